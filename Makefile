@@ -1,0 +1,41 @@
+# make run and make test are all a newcomer needs; both set up everything on their own.
+.PHONY: run test check install chaos bench docs format clean
+
+PYTHON := .venv/bin/python
+DATA ?= .data/run
+
+run:
+	@scripts/setup.sh broker
+	@$(PYTHON) -m penstock.cli.main serve --data-dir $(DATA) --hints
+
+install:
+	@scripts/setup.sh all
+
+test: install
+	@scripts/fetch_jars.sh || true
+	@$(PYTHON) -m pytest -q -n 2 --dist loadgroup tests
+
+# Format, lint, types, imports and the quick tests: what to run before every commit.
+check: install
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m mypy
+	@.venv/bin/lint-imports --no-cache
+	@$(PYTHON) -m pytest -q -n 2 -m quick tests
+
+# The full counts of the crash and fault tests; PENSTOCK_TEST_SEED=... repeats a run.
+chaos: install
+	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos
+
+bench: install
+	@$(PYTHON) -m bench
+
+docs: install
+	@$(PYTHON) scripts/generate_docs.py
+
+format: install
+	@$(PYTHON) -m ruff format .
+	@$(PYTHON) -m ruff check --fix .
+
+clean:
+	rm -rf .data build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Brings the jars of tests/compat/java/pom.xml into .jars/lib and compiles the Java test driver into .jars/classes.
+# Quick when both are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach (the tests that need
+# the jars are skipped then); anything else is an error in the sources.
+set -euo pipefail
+
+OUT_OF_REACH=3
+project=$(cd "$(dirname "$0")/.." && pwd)
+sources="$project/tests/compat/java"
+jars="$project/.jars"
+
+say() { printf 'fetch_jars: %s\n' "$*"; }
+
+out_of_reach() {
+    say "$*"
+    say "The tests that need Kafka's jars (Java client, DumpLogSegments) will be skipped."
+    exit "$OUT_OF_REACH"
+}
+
+# What the folder was made from; compared with the stamp to know whether there is anything to do.
+fingerprint() { cat "$@" | sha256sum | cut -d' ' -f1; }
+stamped() { [ -f "$jars/$1.stamp" ] && [ "$(cat "$jars/$1.stamp")" = "$2" ]; }
+
+fetch() {
+    local log="$jars/maven.log"
+    command -v mvn >/dev/null || out_of_reach "Maven is not installed (Debian: apt-get install maven)."
+    say "fetching Kafka's jars with Maven"
+    rm -rf "$jars/lib"
+    # Maven on a machine without network tries for a long time; a healthy download takes a minute.
+    if ! timeout 600 mvn -q -B -f "$sources/pom.xml" dependency:copy-dependencies \
+        -DoutputDirectory="$jars/lib" -DincludeScope=runtime >"$log" 2>&1; then
+        tail -n 5 "$log"
+        out_of_reach "Maven could not bring the jars (its output: .jars/maven.log)."
+    fi
+}
+
+compile() {
+    command -v javac >/dev/null || out_of_reach "javac is not installed (Debian: apt-get install openjdk-17-jdk-headless)."
+    say "compiling the Java test driver"
+    rm -rf "$jars/classes"
+    mkdir -p "$jars/classes"
+    javac -Xlint:all,-classfile,-processing -Werror -proc:none -d "$jars/classes" -cp "$jars/lib/*" "$sources"/*.java
+}
+
+mkdir -p "$jars"
+exec 9>"$jars/lock"
+flock 9 # two test workers may come here at once
+
+jars_wanted=$(fingerprint "$sources/pom.xml")
+if ! stamped lib "$jars_wanted"; then
+    fetch
+    echo "$jars_wanted" >"$jars/lib.stamp"
+fi
+classes_wanted=$(fingerprint "$sources/pom.xml" "$sources"/*.java)
+if ! stamped classes "$classes_wanted"; then
+    compile
+    echo "$classes_wanted" >"$jars/classes.stamp"
+fi

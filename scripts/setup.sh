@@ -1,0 +1,178 @@
+#!/usr/bin/env bash
+# Makes this folder ready to run on Debian 12: Debian packages, .venv, Python packages, compiled record kernel.
+#   scripts/setup.sh broker   what a broker needs (make run)
+#   scripts/setup.sh all      also the tests' clients and tools (make install, make test)
+# Quick when nothing changed. What it cannot do it says, with the command that would.
+set -euo pipefail
+
+exec 9<"$0"
+flock 9 # two terminals may start at once
+cd "$(dirname "$0")/.."
+
+BROKER_PACKAGES=(python3-venv python3-dev gcc)
+TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace)
+NEEDED_PYTHON=3.11
+STAMP=.venv/setup.stamp
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() {
+    say "$*"
+    exit 1
+}
+
+# --- What is to be done ---------------------------------------------------------------------------------------------
+
+mode=${1:-}
+case "$mode" in
+broker | all) ;;
+*) fail "usage: scripts/setup.sh broker|all" ;;
+esac
+
+# A virtual environment made for everything serves a broker as well: it is never taken back to less.
+if [ "$mode" = broker ] && [ -f "$STAMP" ] && [ "$(cut -d' ' -f1 "$STAMP")" = all ]; then
+    mode=all
+    wanted_packages=broker
+else
+    wanted_packages=$mode
+fi
+
+# Everything the installed packages depend on. With a compiler that was missing before, the kernel is built after all.
+fingerprint() {
+    {
+        cat pyproject.toml constraints.txt setup.py src/penstock/protocol/records/_kernel.pyx
+        is_there gcc && is_there python3-dev && echo compiler
+    } 2>/dev/null | sha256sum | cut -d' ' -f1
+}
+
+python_is_new_enough() {
+    "$1" -c "import sys; sys.exit(sys.version_info < tuple(map(int, '$NEEDED_PYTHON'.split('.'))))" 2>/dev/null
+}
+
+# The first Python that is new enough: the one in PATH (pyenv's, perhaps), then Debian's.
+find_python() {
+    local candidate
+    for candidate in python3 "python$NEEDED_PYTHON" "/usr/bin/python$NEEDED_PYTHON" /usr/bin/python3; do
+        if python_is_new_enough "$candidate"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "no Python $NEEDED_PYTHON or newer found (Debian: apt-get install python3)"
+}
+
+# --- Debian packages ------------------------------------------------------------------------------------------------
+
+# By what a package is for, not by its name: a Python or a JDK from elsewhere serves as well.
+is_there() {
+    case "$1" in
+    python3-venv) "$python" -c 'import ensurepip, venv' 2>/dev/null ;;
+    python3-dev) [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
+    openjdk-17-jdk-headless) command -v javac >/dev/null ;;
+    maven) command -v mvn >/dev/null ;;
+    *) command -v "$1" >/dev/null ;;
+    esac
+}
+
+missing_packages() {
+    local wanted=("${BROKER_PACKAGES[@]}") package
+    if [ "$wanted_packages" = all ]; then
+        wanted+=("${TEST_PACKAGES[@]}")
+    fi
+    for package in "${wanted[@]}"; do
+        is_there "$package" || echo "$package"
+    done
+}
+
+install_debian_packages() {
+    local missing
+    mapfile -t missing < <(missing_packages)
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    local command="apt-get install -y --no-install-recommends ${missing[*]}"
+    if ! command -v apt-get >/dev/null; then
+        say "missing, and no apt-get here to install it: ${missing[*]}"
+    elif [ "$(id -u)" -ne 0 ]; then
+        say "missing, and only root can install it. Run: sudo $command"
+    else
+        say "installing ${missing[*]}"
+        apt_get "$command"
+    fi
+    explain_still_missing
+}
+
+# The lists of packages may be absent or too old on a fresh machine: they are fetched when the first try fails.
+apt_get() {
+    local log
+    log=$(mktemp)
+    export DEBIAN_FRONTEND=noninteractive
+    if ! $1 >"$log" 2>&1 && ! { apt-get update && $1; } >"$log" 2>&1; then
+        tail -n 3 "$log" >&2
+        say "apt-get failed (no network?). Run again later, or by hand: apt-get update && $1"
+    fi
+    rm -f "$log"
+}
+
+# Only a virtual environment is a must. Without a compiler the pure-Python kernel serves; without a tool its tests are skipped.
+explain_still_missing() {
+    local package
+    for package in $(missing_packages); do
+        case "$package" in
+        python3-venv) fail "cannot go on without python3-venv" ;;
+        python3-dev | gcc) say "without $package the record kernel is not compiled: the broker runs, slower" ;;
+        *) say "without $package the tests that need it are skipped" ;;
+        esac
+    done
+}
+
+# --- The virtual environment ----------------------------------------------------------------------------------------
+
+make_virtual_environment() {
+    if [ -x .venv/bin/python ] && python_is_new_enough .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        return
+    fi
+    say "creating .venv with $python"
+    rm -rf .venv
+    "$python" -m venv .venv
+}
+
+install_python_packages() {
+    local what=.
+    if [ "$mode" = all ]; then
+        what='.[dev]'
+    fi
+    say "installing Python packages ($mode)"
+    # As PIP_CONSTRAINT the pins hold in the isolated build environment too, where Cython and setuptools come from.
+    # (Newer versions of pip take PIP_BUILD_CONSTRAINT for that, older ones do not know it.)
+    if ! PIP_CONSTRAINT="$PWD/constraints.txt" PIP_BUILD_CONSTRAINT="$PWD/constraints.txt" PIP_DISABLE_PIP_VERSION_CHECK=1 \
+        .venv/bin/python -m pip install --quiet --editable "$what"; then
+        fail "pip could not install the packages (no network?). Run again later: scripts/setup.sh $mode"
+    fi
+}
+
+kernel_kind() {
+    .venv/bin/python -c 'from penstock.protocol.records import KERNEL; print(KERNEL)' 2>/dev/null || echo missing
+}
+
+# Exit code 3 means out of reach, which was said: the tests that need the jars are skipped then.
+fetch_jars() { scripts/fetch_jars.sh >&2 || [ $? -eq 3 ]; }
+
+# --- In order -------------------------------------------------------------------------------------------------------
+
+python=$(find_python)
+if [ -x .venv/bin/python ] && python_is_new_enough .venv/bin/python; then
+    # Whether headers are missing depends on the Python that .venv was made from.
+    python=$(.venv/bin/python -c 'import os, sys; print(os.path.realpath(sys._base_executable))')
+fi
+
+install_debian_packages
+wanted="$mode $(fingerprint)"
+if [ ! -f "$STAMP" ] || [ "$(cat "$STAMP")" != "$wanted" ]; then
+    make_virtual_environment
+    install_python_packages
+    if [ "$(kernel_kind)" != compiled ]; then
+        say "the record kernel is not compiled: the pure-Python one serves"
+    fi
+    echo "$wanted" >"$STAMP"
+fi
+if [ "$wanted_packages" = all ]; then
+    fetch_jars
+fi
