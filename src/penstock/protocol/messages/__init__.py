@@ -1,0 +1,52 @@
+"""Every message that the broker understands: each class is the layout of one message in all its versions.
+
+How to add a message:
+
+1. Take its layout from the protocol's documentation and declare it in the file of its family, structs before their use:
+
+       class HeartbeatRequest(Request, api_key=12, versions="0-4", flexible=4):
+           group_id: str = string()
+           group_instance_id: str | None = string(versions="3+", nullable="3+")
+
+       class HeartbeatResponse(Response, to=HeartbeatRequest):
+           throttle_time_ms: int = int32(versions="1+")
+           error_code: int = int16()
+
+   Names are Kafka's in snake_case, in the order of the wire; a field's version range is left out when the message has
+   it in all versions that we know. `schema` has the types.
+2. Add the pair to MESSAGES below.
+3. Add its range to the table in tests/protocol/test_messages.py, which then compares every version with kio.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.protocol.codec import Request, Response
+from penstock.protocol.messages import cluster, configs, groups, offsets, producers, records, topics
+
+MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
+    (records.ProduceRequest, records.ProduceResponse),
+    (records.FetchRequest, records.FetchResponse),
+    (offsets.ListOffsetsRequest, offsets.ListOffsetsResponse),
+    (cluster.MetadataRequest, cluster.MetadataResponse),
+    (groups.FindCoordinatorRequest, groups.FindCoordinatorResponse),
+    (cluster.ApiVersionsRequest, cluster.ApiVersionsResponse),
+    (topics.CreateTopicsRequest, topics.CreateTopicsResponse),
+    (topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
+    (offsets.DeleteRecordsRequest, offsets.DeleteRecordsResponse),
+    (producers.InitProducerIdRequest, producers.InitProducerIdResponse),
+    (offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse),
+    (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
+    (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
+    (cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse),
+    (topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
+    (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),
+    (cluster.DescribeClusterRequest, cluster.DescribeClusterResponse),
+    (topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse),
+)
+
+REQUESTS: Final[dict[int, type[Request]]] = {request.API_KEY: request for request, _ in MESSAGES}
+RESPONSES: Final[dict[int, type[Response]]] = {response.API_KEY: response for _, response in MESSAGES}
+FLEXIBLE_SINCE: Final[dict[int, int]] = {key: request.FLEXIBLE_SINCE for key, request in REQUESTS.items()}
+"""The first flexible version by API key, as `frames` wants it."""
