@@ -1,0 +1,394 @@
+"""One client's connection: frames in, answers out in the order of their requests, bounded memory in both directions.
+
+The connection owns its non-blocking socket and is driven by readiness callbacks, not by streams or tasks: at a hundred
+thousand requests a second there is no room for either. What must stay true:
+
+- A frame handed to `serve` is a view of the receive buffer, valid until the next tick has run. Whoever needs it longer
+  calls `lend()`; the connection then leaves that buffer to them and takes a new one.
+- Answers leave in request order, whenever they are completed (`Answer.complete`).
+- A client that does not read its answers, or pipelines without end, is not read from until it catches up.
+- The receive buffer grows with bytes received, never with a length a client merely claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.core.errors import MalformedRequest
+from penstock.runtime.tick import Tick
+
+RECEIVE_BUFFER_BYTES = 16 * 1024
+# A client that fills its buffer with one read gets a larger one, so that pipelined requests cost fewer system calls.
+MAX_READ_AHEAD_BYTES = 256 * 1024
+# A span of up to this size is cheaper to read and send with its neighbours than by a sendfile of its own.
+SENDFILE_MIN_BYTES = 64 * 1024
+MAX_ANSWERS_WAITING = 256
+MAX_BYTES_UNSENT = 1024 * 1024
+# A large request may take longer than the deadline as long as it arrives at this rate or faster.
+MIN_RECEIVE_BYTES_PER_MS = 64
+
+
+class File(Protocol):
+    @property
+    def fd(self) -> int: ...
+
+
+class FileSpan(Protocol):
+    """A stretch of a file that is sent as it is; holding `file` keeps it open even if it is deleted meanwhile."""
+
+    @property
+    def file(self) -> File: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+
+
+Part = bytes | bytearray | FileSpan
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who is at the other end. The principal is set by authentication once there is any."""
+
+    connection_id: int
+    listener: str
+    client_host: str
+    principal: str = "User:ANONYMOUS"
+
+
+class Answer:
+    """The place of one response in a connection's order."""
+
+    __slots__ = ("_connection", "on_connection_closed", "parts")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.parts: Sequence[Part] | None = None
+        # Set while something waits on behalf of this answer, to end the wait when nobody is left to hear it.
+        self.on_connection_closed: Callable[[], object] | None = None
+
+    def complete(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self._connection.answered()
+
+    def abandon(self, reason: str) -> None:
+        """There is no answer to give: all the protocol allows is to close the connection."""
+        self._connection.close(reason)
+
+
+class Connection:
+    __slots__ = (
+        "_answers",
+        "_buffer",
+        "_end",
+        "_lent",
+        "_loop",
+        "_max_frame_bytes",
+        "_on_closed",
+        "_out",
+        "_out_bytes",
+        "_paused",
+        "_reading_since_ms",
+        "_send_scheduled",
+        "_serve",
+        "_socket",
+        "_start",
+        "_tick",
+        "_view",
+        "_writing",
+        "active",
+        "closed",
+        "idle_since_ms",
+        "received_bytes",
+        "sent_bytes",
+        "session",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        session: Session,
+        *,
+        serve: Callable[[Connection, memoryview], None],
+        on_closed: Callable[[Connection, str], None],
+        tick: Tick,
+        loop: asyncio.AbstractEventLoop,
+        max_frame_bytes: int,
+        now_ms: int,
+    ) -> None:
+        self._socket = sock
+        self.session = session
+        self._serve = serve
+        self._on_closed = on_closed
+        self._tick = tick
+        self._loop = loop
+        self._max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._lent = False
+        self._answers: deque[Answer] = deque()
+        self._out: deque[Part | memoryview] = deque()
+        self._out_bytes = 0
+        self._send_scheduled = False
+        self._writing = False
+        self._paused = False
+        self._reading_since_ms: int | None = None
+        self.closed = False
+        self.active = True
+        self.idle_since_ms = now_ms
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        loop.add_reader(sock.fileno(), self._readable)
+
+    # Receiving
+
+    def _readable(self) -> None:
+        if self._lent or self._end == len(self._buffer):
+            self._make_room()
+        elif self._start == self._end:
+            self._start = self._end = 0
+        try:
+            count = self._socket.recv_into(self._view[self._end :])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(f"receive failed: {error.strerror}")
+            return
+        if count == 0:
+            self.close("closed by the client" if self._start == self._end else "closed by the client inside a request")
+            return
+        self.active = True
+        self.received_bytes += count
+        self._end += count
+        self._serve_frames()
+
+    def _serve_frames(self) -> None:
+        start, end, view = self._start, self._end, self._view
+        serve = self._serve
+        try:
+            while end - start >= 4 and not self.closed:
+                if len(self._answers) >= MAX_ANSWERS_WAITING or self._out_bytes > MAX_BYTES_UNSENT:
+                    self._pause()
+                    break
+                size = int.from_bytes(view[start : start + 4], "big", signed=True)
+                if not 0 < size <= self._max_frame_bytes:
+                    raise MalformedRequest(
+                        f"a request of {size} bytes (socket.request.max.bytes={self._max_frame_bytes})"
+                    )
+                frame_end = start + 4 + size
+                if frame_end > end:
+                    break
+                self._start = start = frame_end
+                self._reading_since_ms = None
+                serve(self, view[frame_end - size : frame_end])
+        except MalformedRequest as error:
+            self.close(f"malformed request: {error}")
+
+    def _make_room(self) -> None:
+        """Move what is unread to the front of a buffer with room behind it.
+
+        The buffer doubles while a request larger than it is arriving, or while the client keeps filling it.
+        """
+        unread = self._end - self._start
+        size = len(self._buffer)
+        if unread >= size // 2 or (size < MAX_READ_AHEAD_BYTES and not self._lent):
+            size *= 2
+        if self._lent or size != len(self._buffer):
+            buffer = bytearray(size)
+            buffer[:unread] = self._view[self._start : self._end]
+            self._buffer = buffer
+            self._view = memoryview(buffer)
+            self._lent = False
+        else:
+            self._view[:unread] = self._view[self._start : self._end]
+        self._start, self._end = 0, unread
+
+    def lend(self) -> None:
+        """The frames handed out stay valid for as long as they are referenced."""
+        self._lent = True
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._loop.add_reader(self._socket.fileno(), self._readable)
+        self._serve_frames()
+
+    # Answering
+
+    def expect_answer(self) -> Answer:
+        answer = Answer(self)
+        self._answers.append(answer)
+        return answer
+
+    def answered(self) -> None:
+        """Some answer was completed: what is complete at the head of the queue goes out with the tick."""
+        if not self._send_scheduled and not self.closed:
+            self._send_scheduled = True
+            self._tick.send(self._collect)
+
+    def _collect(self) -> None:
+        self._send_scheduled = False
+        if self.closed:
+            return
+        answers, out = self._answers, self._out
+        chunk: list[bytes | bytearray] = []
+        while answers and (parts := answers[0].parts) is not None:
+            answers.popleft()
+            for part in parts:
+                if isinstance(part, (bytes, bytearray)):
+                    chunk.append(part)
+                    continue
+                self._queue_bytes(chunk)
+                chunk = []
+                out.append(part)
+        self._queue_bytes(chunk)
+        if not self._writing:
+            self._send()
+        self._resume_if_caught_up()
+
+    def _queue_bytes(self, chunk: list[bytes | bytearray]) -> None:
+        if chunk:
+            joined = chunk[0] if len(chunk) == 1 else b"".join(chunk)
+            self._out.append(joined)
+            self._out_bytes += len(joined)
+
+    def _resume_if_caught_up(self) -> None:
+        if (
+            self._paused
+            and not self.closed
+            and len(self._answers) <= MAX_ANSWERS_WAITING // 2
+            and self._out_bytes <= MAX_BYTES_UNSENT // 2
+        ):
+            self._resume()
+
+    def _writable(self) -> None:
+        self._send()
+        self._resume_if_caught_up()
+
+    def _send(self) -> None:
+        """Send until the queue is empty or the socket is full."""
+        out = self._out
+        try:
+            while out:
+                part = out[0]
+                if isinstance(part, (bytes, bytearray, memoryview)):
+                    self._send_bytes(part)
+                else:
+                    self._send_span(part)
+        except BlockingIOError:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._socket.fileno(), self._writable)
+            return
+        except OSError as error:
+            self.close(f"send failed: {error.strerror}")
+            return
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _send_bytes(self, content: bytes | bytearray | memoryview) -> None:
+        out = self._out
+        sent = self._socket.send(content, socket.MSG_MORE if len(out) > 1 else 0)
+        self.active = True
+        self.sent_bytes += sent
+        self._out_bytes -= sent
+        if sent == len(content):
+            out.popleft()
+        else:
+            out[0] = memoryview(content)[sent:]
+
+    def _send_span(self, span: FileSpan) -> None:
+        out = self._out
+        if span.length <= SENDFILE_MIN_BYTES:
+            content = os.pread(span.file.fd, span.length, span.position)
+            if len(content) != span.length:
+                raise OSError(0, f"file ended {span.length - len(content)} bytes early")
+            out[0] = content
+            self._out_bytes += span.length
+            return
+        sent = os.sendfile(self._socket.fileno(), span.file.fd, span.position, span.length)
+        if sent == 0:
+            raise OSError(0, "file ended inside a response")
+        self.active = True
+        self.sent_bytes += sent
+        if sent == span.length:
+            out.popleft()
+        else:
+            out[0] = _RestOfSpan(span.file, span.position + sent, span.length - sent)
+
+    # Ending
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing asked that is unanswered, nothing answered that is unsent."""
+        return not self._answers and not self._out
+
+    def sweep(self, now_ms: int, *, idle_limit_ms: int, read_deadline_ms: int) -> None:
+        """Called every second or so: ends connections that are idle, or that take too long over one request."""
+        if self.active:
+            self.active = False
+            self.idle_since_ms = now_ms
+        elif now_ms - self.idle_since_ms > idle_limit_ms:
+            self.close(f"idle for {idle_limit_ms} ms (connections.max.idle.ms)")
+            return
+        if self._paused and self._is_hung_up():
+            self.close("closed by the client")
+            return
+        unread = self._end - self._start
+        if unread == 0 or self._paused:
+            self._reading_since_ms = None
+            if unread == 0 and len(self._buffer) > RECEIVE_BUFFER_BYTES and now_ms - self.idle_since_ms > 5_000:
+                self._shrink()
+        elif self._reading_since_ms is None:
+            self._reading_since_ms = now_ms
+        elif now_ms - self._reading_since_ms > read_deadline_ms + unread // MIN_RECEIVE_BYTES_PER_MS:
+            self.close(f"request not received within {read_deadline_ms} ms (penstock.request.read.deadline.ms)")
+
+    def _is_hung_up(self) -> bool:
+        """Whether the client is gone; a paused connection does not read, so it would not notice by itself."""
+        hang_up = select.poll()
+        hang_up.register(self._socket.fileno(), select.POLLRDHUP)
+        return bool(hang_up.poll(0))
+
+    def _shrink(self) -> None:
+        self._buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._lent = False
+
+    def close(self, reason: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        descriptor = self._socket.fileno()
+        self._loop.remove_reader(descriptor)
+        self._loop.remove_writer(descriptor)
+        self._socket.close()
+        self._out.clear()
+        for answer in self._answers:
+            if answer.on_connection_closed is not None:
+                answer.on_connection_closed()
+        self._answers.clear()
+        self._on_closed(self, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _RestOfSpan:
+    file: File
+    position: int
+    length: int
