@@ -1,0 +1,158 @@
+"""Decisions about brokers and what they lead: registration, in-sync sets, producer ids, the controller itself.
+
+The leader epoch rises whenever a partition gets a leader, also the same one after a restart; the partition epoch rises
+with every change. Who proposes a change names both, and loses against anything newer.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.controller.commands import (
+    AcceptedIsr,
+    AlterPartition,
+    ClaimController,
+    InitializeCluster,
+    ProducerIdBlock,
+    ProposedIsr,
+    RegisterBroker,
+)
+from penstock.controller.decision import Decision, Writes
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, ProducerId, topic_id_to_text
+from penstock.metadata.image import ClusterImage, PartitionImage, TopicImage
+from penstock.metadata.records import (
+    CLUSTER_KEY,
+    CONTROLLER_KEY,
+    FEATURES_KEY,
+    PRODUCER_IDS_KEY,
+    SUPPORTED_FEATURES,
+    BrokerRecord,
+    ClusterRecord,
+    ControllerRecord,
+    FeaturesRecord,
+    ProducerIdsRecord,
+    broker_key,
+    partition_key,
+)
+
+PRODUCER_ID_BLOCK_SIZE = 1_000
+
+
+def initialize_cluster(command: InitializeCluster, image: ClusterImage) -> Decision[str]:
+    if image.cluster_id is not None and image.cluster_id != command.cluster_id:
+        raise BrokerError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"the metadata store belongs to cluster {image.cluster_id}, the data directory to {command.cluster_id}",
+        )
+    writes = Writes()
+    if image.cluster_id is None:
+        newest = {name: highest for name, (_, highest) in SUPPORTED_FEATURES.items()}
+        writes.put(CLUSTER_KEY, ClusterRecord(cluster_id=command.cluster_id), mod_revision=0)
+        writes.put(FEATURES_KEY, FeaturesRecord(levels=newest), mod_revision=0)
+    return Decision(writes.transactions(), command.cluster_id)
+
+
+def claim_controller(command: ClaimController, image: ClusterImage) -> Decision[int]:
+    epoch = 1 if image.controller is None else image.controller.epoch + 1
+    writes = Writes()
+    record = ControllerRecord(broker_id=command.broker_id, epoch=epoch)
+    writes.put(CONTROLLER_KEY, record, mod_revision=image.mod_revisions.get(CONTROLLER_KEY, 0))
+    return Decision(writes.transactions(), epoch)
+
+
+def register_broker(command: RegisterBroker, image: ClusterImage) -> Decision[int]:
+    """The broker's epoch is the store's revision: above that of every registration before."""
+    epoch = image.revision
+    writes = Writes()
+    for topic in image.topics.values():
+        for partition, state in enumerate(topic.partitions):
+            if command.broker_id in state.isr and state.leader in (command.broker_id, None):
+                elected = replace(
+                    state.record(),
+                    leader=command.broker_id,
+                    leader_epoch=state.leader_epoch + 1,
+                    partition_epoch=state.partition_epoch + 1,
+                )
+                writes.put(partition_key(topic.topic_id, partition), elected, mod_revision=state.mod_revision)
+    key = broker_key(command.broker_id)
+    record = BrokerRecord(
+        broker_id=command.broker_id,
+        epoch=epoch,
+        listeners=command.listeners,
+        host=command.host,
+        rack=command.rack,
+        directory_id=command.directory_id,
+    )
+    writes.put(key, record, mod_revision=image.mod_revisions.get(key, 0))
+    return Decision(writes.transactions(), epoch)
+
+
+def alter_partition(command: AlterPartition, image: ClusterImage) -> Decision[tuple[AcceptedIsr, ...]]:
+    broker = image.brokers.get(command.broker_id)
+    if broker is None or broker.epoch != command.broker_epoch:
+        raise BrokerError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {command.broker_id} is not registered in epoch {command.broker_epoch}",
+        )
+    writes = Writes()
+    results = []
+    for proposed in command.partitions:
+        outcome: int | BrokerError
+        try:
+            outcome = _accept(command.broker_id, proposed, image, writes)
+        except BrokerError as error:
+            outcome = error
+        results.append(AcceptedIsr(proposed.topic_id, proposed.partition, outcome))
+    return Decision(writes.transactions(), tuple(results))
+
+
+def _accept(proposer: BrokerId, proposed: ProposedIsr, image: ClusterImage, writes: Writes) -> int:
+    topic, state = _find_partition(proposed, image)
+    what = f"{topic.name}-{proposed.partition}"
+    if proposed.leader_epoch < state.leader_epoch:
+        raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, f"{what} is in leader epoch {state.leader_epoch}")
+    if proposed.leader_epoch > state.leader_epoch or state.leader != proposer:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{what} is led by {state.leader}, not by {proposer}")
+    if proposed.partition_epoch != state.partition_epoch:
+        raise BrokerError(ErrorCode.INVALID_UPDATE_VERSION, f"{what} is in partition epoch {state.partition_epoch}")
+    if proposer not in proposed.isr or len(set(proposed.isr)) != len(proposed.isr):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{list(proposed.isr)} is no in-sync set with its leader once")
+    for broker_id in proposed.isr:
+        if broker_id not in state.replicas or broker_id not in image.brokers:
+            raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} cannot be in sync for {what}")
+    epoch = state.partition_epoch + 1
+    accepted = replace(state.record(), isr=proposed.isr, partition_epoch=epoch)
+    writes.put(partition_key(topic.topic_id, proposed.partition), accepted, mod_revision=state.mod_revision)
+    return epoch
+
+
+def _find_partition(proposed: ProposedIsr, image: ClusterImage) -> tuple[TopicImage, PartitionImage]:
+    topic = image.topic_by_id(proposed.topic_id)
+    if topic is None:
+        raise BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id_to_text(proposed.topic_id)}"
+        )
+    if not 0 <= proposed.partition < len(topic.partitions):
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {proposed.partition}")
+    return topic, topic.partitions[proposed.partition]
+
+
+def allocate_producer_ids(image: ClusterImage) -> Decision[ProducerIdBlock]:
+    """The block is taken in the store before it is given out, so a restart skips ids but never repeats one."""
+    block = ProducerIdBlock(ProducerId(image.next_producer_id), PRODUCER_ID_BLOCK_SIZE)
+    writes = Writes()
+    record = ProducerIdsRecord(next_producer_id=block.first + block.count)
+    writes.put(PRODUCER_IDS_KEY, record, mod_revision=image.mod_revisions.get(PRODUCER_IDS_KEY, 0))
+    return Decision(writes.transactions(), block)
+
+
+def remove_unclaimed_partitions(image: ClusterImage) -> Decision[int]:
+    """Only right while no topic is being created: the new controller's first deed."""
+    writes = Writes()
+    count = 0
+    for topic_id, partitions in image.unclaimed_partitions.items():
+        for partition, state in partitions.items():
+            writes.delete(partition_key(topic_id, partition), mod_revision=state.mod_revision)
+            count += 1
+    return Decision(writes.transactions(), count)

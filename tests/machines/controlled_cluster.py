@@ -1,0 +1,97 @@
+"""A cluster for tests of the controller: a metadata store in a dictionary, with the image that follows it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+from penstock.controller.commands import (
+    AlterConfigs,
+    AlterOperation,
+    ChangeConfigs,
+    Command,
+    ConfigChange,
+    ConfigResource,
+    CreatedTopic,
+    CreateTopics,
+    NewTopic,
+    RegisterBroker,
+    ResourceType,
+)
+from penstock.controller.machine import handle
+from penstock.core.config import Assignment, BrokerConfig
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, TopicPartition
+from penstock.metadata.image import EMPTY_IMAGE, ClusterImage, PartitionImage, TopicImage
+from penstock.metadata.store import Change, Changes, Conflict, Entry, Transaction
+
+Reply = TypeVar("Reply")
+
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+
+
+class ACluster:
+    """A metadata store in a dictionary, with the image that follows it: what the machine decides, happens."""
+
+    def __init__(self, *brokers: BrokerId, **settings: str) -> None:
+        self.content: dict[str, Entry] = {}
+        self.image: ClusterImage = EMPTY_IMAGE
+        self.transactions = 0
+        self.stop_after: int | None = None
+        self.config = BrokerConfig([Assignment(name.replace("_", "."), v, "test") for name, v in settings.items()])
+        self._commands = 0
+        for broker_id in brokers:
+            self.ask(RegisterBroker(broker_id, (), host=f"machine-{broker_id}"))
+
+    def ask(self, command: Command[Reply]) -> Reply:
+        self._commands += 1
+        seed = hashlib.blake2b(b"%d" % self._commands, digest_size=16).digest()
+        decision = handle(command, self.image, self.config, seed)
+        for transaction in decision.transactions:
+            self._commit(transaction)
+        return decision.reply
+
+    def _commit(self, transaction: Transaction) -> None:
+        if self.stop_after is not None and self.transactions >= self.stop_after:
+            raise InterruptedError
+        self.transactions += 1
+        for expect in transaction.expected:
+            entry = self.content.get(expect.key)
+            if (entry.mod_revision if entry else 0) != expect.mod_revision:
+                raise Conflict((expect.key,))
+        revision = self.image.revision + 1
+        changes = [Change(put.key, put.value, revision) for put in transaction.puts]
+        changes += [Change(key, None, revision) for key in transaction.deletes]
+        for change in changes:
+            if change.value is None:
+                del self.content[change.key]
+            else:
+                self.content[change.key] = Entry(change.key, change.value, revision)
+        self.image, _ = self.image.apply(Changes(revision, tuple(changes)))
+
+    def create(self, name: str, partition_count: int = 1, replication_factor: int = 1, **more: object) -> TopicImage:
+        topic = NewTopic(name, partition_count, replication_factor, **more)  # type: ignore[arg-type]
+        (result,) = self.ask(CreateTopics((topic,)))
+        assert isinstance(result.outcome, CreatedTopic), result.outcome
+        return self.image.topics[name]
+
+    def refuses(self, *topics: NewTopic) -> ErrorCode:
+        """Asks for topics, checks that nothing was written, and returns the code of the last."""
+        before = self.image
+        results = self.ask(CreateTopics(topics))
+        error = results[-1].outcome
+        assert isinstance(error, BrokerError)
+        assert error.message != error.code.name
+        assert self.image.topics == before.topics
+        return error.code
+
+    def partition(self, name: str, partition: int = 0) -> PartitionImage:
+        state = self.image.partition(TopicPartition(name, partition))
+        assert state is not None
+        return state
+
+    def alter_topic(self, name: str, *changes: tuple[str, AlterOperation, str | None]) -> BrokerError | None:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        command = AlterConfigs((ChangeConfigs(resource, tuple(ConfigChange(*change) for change in changes)),))
+        (result,) = self.ask(command)
+        return result.error
