@@ -1,0 +1,95 @@
+"""Group commit: many acknowledgements wait for one fdatasync.
+
+One flusher serves one data directory. A log has at most one flush under way; what is written meanwhile waits for the
+next one, which then covers all of it. Several logs flush side by side, because a disk takes parallel flushes better
+than a queue of them.
+
+What must stay true: a flush that fails is never tried again. The directory goes offline, and everybody who waits for
+any of its logs learns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.runtime.files import Files
+from penstock.storage.flush import FlushTicket
+from penstock.storage.log import Log
+
+DEFAULT_PARALLEL = 16
+
+Notify = Callable[[], None]
+
+
+class Flusher:
+    __slots__ = ("_failure", "_files", "_idle", "_in_flight", "_on_failure", "_parallel", "_waiting")
+
+    def __init__(
+        self, files: Files, on_failure: Callable[[BaseException], None], *, parallel: int = DEFAULT_PARALLEL
+    ) -> None:
+        self._files = files
+        self._on_failure = on_failure
+        self._parallel = parallel
+        self._failure: BaseException | None = None
+        self._in_flight: set[Log] = set()
+        # In the order in which they asked.
+        self._waiting: dict[Log, Notify] = {}
+        self._idle: asyncio.Event | None = None
+
+    def request(self, log: Log, notify: Notify) -> None:
+        """Flush what the log holds now. `notify` is called on the loop when that is done, or will never be.
+
+        Look at `log.flushed_position` and `log.is_failed` then. Another request before that replaces `notify` for the
+        flush that follows.
+        """
+        if self._failure is not None:
+            log.fail(f"flush failed: {self._failure}")
+            notify()
+        elif log in self._in_flight or len(self._in_flight) >= self._parallel:
+            self._waiting[log] = notify
+        else:
+            self._start(log, notify)
+
+    async def drain(self) -> None:
+        """Returns when nothing is under way."""
+        while self._in_flight or self._waiting:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+
+    def _start(self, log: Log, notify: Notify) -> None:
+        if log.is_failed or not log.is_dirty:
+            notify()
+            return
+        try:
+            ticket = log.begin_flush()
+        except OSError as error:
+            log.fail(f"its file cannot be opened: {error}")
+            notify()
+            return
+        self._in_flight.add(log)
+        self._files.start(ticket.run, lambda error: self._ended(log, notify, ticket, error))
+
+    def _ended(self, log: Log, notify: Notify, ticket: FlushTicket, error: BaseException | None) -> None:
+        self._in_flight.discard(log)
+        if error is None:
+            log.finish_flush(ticket)
+        elif not log.is_deleted:  # a deleted log's files may be gone while they are flushed
+            log.fail(f"flush failed: {error}")
+            self._fail(error)
+        notify()
+        self._start_waiting()
+        if self._idle is not None and not self._in_flight:
+            self._idle.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._on_failure(error)
+
+    def _start_waiting(self) -> None:
+        ready = [log for log in self._waiting if log not in self._in_flight]
+        for log in ready:
+            if len(self._in_flight) >= self._parallel:
+                return
+            self.request(log, self._waiting.pop(log))

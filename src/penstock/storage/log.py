@@ -1,0 +1,477 @@
+"""The log of one partition: segments, and the offsets, producers and leader epochs that go with them.
+
+Appending has two halves. `stage` gives a batch its offset and checks its producer, in memory only; `write_staged`
+writes all that was staged with one system call per segment. What must stay true:
+- All or nothing: when the write fails, every effect of everything staged is undone, and the next append starts from
+  what is in the file.
+- `end_position` covers bytes that are in the file, `flushed_position` bytes that are on the disk, and the recovery
+  point never passes what a start would need to trust them.
+- The list of segments is replaced, never changed, so that a thread can read from the one it holds.
+
+Everything runs on the loop thread unless its docstring says that it blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.protocol.batch import BatchHeader, place
+from penstock.storage import lookup, recovery, retention, truncation
+from penstock.storage.epochs import EpochEntry
+from penstock.storage.flush import DueSnapshot, FlushTicket, Unflushed
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_file import ColdRead, FileSpan, LogFile, LogPosition
+from penstock.storage.producers import DuplicateBatch, ProducerEntry
+from penstock.storage.reader import Reader, find_batch, storage_error
+from penstock.storage.segment import CorruptSegment, Segment, SegmentSavepoint, StagedBatch
+
+__all__ = ["ColdRead", "DuplicateBatch", "FileSpan", "Log", "LogConfig", "LogFile", "LogPosition", "RetiredSegments"]
+
+# A recovery needs one snapshot; the other is for the case that it is damaged.
+_SNAPSHOTS_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredSegments:
+    """Segments that left the log. Their files are renamed; `remove` deletes them once file.delete.delay.ms is over."""
+
+    segments: tuple[Segment, ...]
+
+    def remove(self) -> None:
+        """Blocking."""
+        for segment in self.segments:
+            segment.remove()
+
+
+class Log:
+    __slots__ = (
+        "_active",
+        "_failure",
+        "_generation",
+        "_is_changed",
+        "_now_ms",
+        "_reader",
+        "_savepoint_end_offset",
+        "_savepoint_epochs",
+        "_segments",
+        "_snapshot_offsets",
+        "_staged",
+        "_unflushed",
+        "config",
+        "directory",
+        "end_position",
+        "flushed_position",
+        "is_deleted",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "recovery_report",
+    )
+
+    def __init__(self, directory: str, config: LogConfig, opened: recovery.OpenedLog, now_ms: int) -> None:
+        self.directory = directory
+        self.config = config
+        self.log_start_offset = opened.log_start_offset
+        # Staged batches included.
+        self.log_end_offset = opened.end_position.offset
+        self.end_position = opened.end_position
+        self.flushed_position = opened.flushed_position
+        self.recovery_point = opened.flushed_position.offset
+        self.leader_epochs = opened.leader_epochs
+        self.producers = opened.producers
+        # None: the last stop was clean.
+        self.recovery_report = opened.report
+        self._segments = opened.segments
+        self._active = opened.segments[-1]
+        self._active.is_active = True
+        self._snapshot_offsets = opened.snapshot_offsets
+        self._unflushed = opened.unflushed
+        self._is_changed = opened.is_changed
+        self._generation = 0
+        self.is_deleted = False
+        self._failure: str | None = None
+        self._reader = Reader()
+        self._now_ms = now_ms
+        self._staged: list[StagedBatch] = []
+        self._savepoint_end_offset = self.log_end_offset
+        self._savepoint_epochs: tuple[EpochEntry, ...] = ()
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        config: LogConfig,
+        *,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: bool = True,
+        now_ms: int,
+    ) -> Log:
+        """Blocking. A directory that is missing or empty becomes a new log; after an unclean stop it is repaired."""
+        opened = recovery.load(
+            directory,
+            config,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+            now_ms=now_ms,
+        )
+        return cls(directory, config, opened, now_ms)
+
+    # What it is now
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.flushed_position.offset
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a flush would find anything to do."""
+        return self.end_position.offset > self.flushed_position.offset or bool(self._unflushed)
+
+    @property
+    def has_rolled(self) -> bool:
+        """Whether a segment was closed since the last flush: worth one even where nobody waits for it."""
+        return bool(self._unflushed.snapshots)
+
+    @property
+    def is_failed(self) -> bool:
+        return self._failure is not None
+
+    def fail(self, reason: str) -> None:
+        """No more appends: what the disk holds is not known any more. Reads go on."""
+        if self._failure is None:
+            self._failure = reason
+
+    def _check_writable(self) -> None:
+        if self._failure is not None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} is offline: {self._failure}")
+
+    # Appending
+
+    def stage(self, view: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
+        """Gives the batch its offset and returns it; nothing is written before write_staged.
+
+        `view` is exactly one batch, `header` what it holds; the view must stay as it is until then. Raises
+        DuplicateBatch for a batch that the log has (or has staged), or BrokerError; then nothing changed.
+        """
+        if self._failure is not None:
+            self._check_writable()
+        size = len(view)
+        if size > self.config.segment_bytes:
+            raise BrokerError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {size} bytes, segment.bytes is {self.config.segment_bytes}",
+            )
+        base_offset = self.log_end_offset
+        producer_id = header.producer_id
+        previous = self.producers.accept(header, base_offset, now_ms) if producer_id >= 0 else None
+        if not self._staged:
+            self._savepoint_end_offset = base_offset
+            self._savepoint_epochs = self.leader_epochs.entries
+        if leader_epoch > self.leader_epochs.latest_epoch:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        place(view, 0, base_offset, leader_epoch)
+        last_offset = base_offset + header.last_offset_delta
+        self._staged.append(
+            StagedBatch(view, size, base_offset, last_offset, header.max_timestamp, producer_id, previous)
+        )
+        self.log_end_offset = last_offset + 1
+        self._now_ms = now_ms
+        return base_offset
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """This broker leads from now on: what it appends next belongs to this epoch, even if that is nothing."""
+        self.write_staged()
+        if self.leader_epochs.assign(leader_epoch, self.log_end_offset):
+            self._unflushed.epochs = self.leader_epochs.entries
+            self._is_changed = True
+
+    def write_staged(self) -> LogPosition:
+        """Writes what was staged and returns the new end. BrokerError: none of it is in the log, all is undone."""
+        staged = self._staged
+        if not staged:
+            return self.end_position
+        first, savepoint = self._active, self._active.savepoint()
+        due_snapshots = len(self._unflushed.snapshots)
+        try:
+            done = first.append(staged, 0, self.config, self._now_ms)
+            while done < len(staged):
+                self._roll(staged[done].base_offset, self._producers_before(done))
+                done = self._active.append(staged, done, self.config, self._now_ms)
+        except OSError as error:
+            self._undo_staged(first, savepoint, due_snapshots)
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} was not written: {error}") from error
+        self._staged = []
+        self._is_changed = True
+        if self.leader_epochs.entries is not self._savepoint_epochs:
+            self._unflushed.epochs = self.leader_epochs.entries
+        active = self._active
+        self.end_position = LogPosition(self.log_end_offset, active.base_offset, active.size)
+        return self.end_position
+
+    def _producers_before(self, place_in_staged: int) -> dict[int, ProducerEntry]:
+        """The producers as they were before this staged batch and those after it."""
+        entries = dict(self.producers.entries)
+        for batch in reversed(self._staged[place_in_staged:]):
+            if batch.previous_entry is not None:
+                entries[batch.producer_id] = batch.previous_entry
+            elif batch.producer_id >= 0:
+                del entries[batch.producer_id]
+        return entries
+
+    def _undo_staged(self, first: Segment, savepoint: SegmentSavepoint, due_snapshots: int) -> None:
+        for batch in reversed(self._staged):
+            if batch.producer_id >= 0:
+                self.producers.restore(batch.producer_id, batch.previous_entry)
+        self.leader_epochs.restore(self._savepoint_epochs)
+        self.log_end_offset = self._savepoint_end_offset
+        self._staged = []
+        del self._unflushed.snapshots[due_snapshots:]
+        begun = self._segments[self._segments.index(first) + 1 :]
+        self._segments = self._segments[: len(self._segments) - len(begun)]
+        self._active = first
+        try:
+            for segment in begun:
+                segment.remove()
+            first.restore(savepoint)
+        except OSError as error:
+            self.fail(f"a failed write could not be undone: {error}")
+
+    # Rolling
+
+    def roll(self, now_ms: int) -> None:
+        """Closes the active segment, unless it is empty."""
+        self._check_writable()
+        self.write_staged()
+        self._now_ms = now_ms
+        if self._active.size == 0:
+            return
+        try:
+            self._roll(self.log_end_offset, dict(self.producers.entries))
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} was not rolled: {error}") from error
+        self.end_position = LogPosition(self.log_end_offset, self._active.base_offset, 0)
+
+    def _roll(self, base_offset: int, producers: dict[int, ProducerEntry]) -> None:
+        old = self._active
+        old.finish()
+        new = Segment.create(self.directory, base_offset, self.config, self._now_ms)
+        due = self._unflushed
+        due.files.append(old.file())
+        old.become_closed()
+        due.paths += [old.offset_index.path, old.time_index.path]
+        due.snapshots.append(DueSnapshot(base_offset, producers))
+        if self.directory not in due.directories:
+            due.directories.append(self.directory)
+        self._segments = (*self._segments, new)
+        self._active = new
+        self._is_changed = True
+
+    # Flushing
+
+    def flush_also(self, path: str) -> None:
+        """A file beside the log that is to be on disk with it."""
+        self._unflushed.paths.append(path)
+
+    def begin_flush(self) -> FlushTicket:
+        """A ticket for all that was written so far. One at a time: the caller finishes it before it takes another."""
+        is_behind = self.end_position.offset > self.flushed_position.offset
+        due, self._unflushed = self._unflushed, Unflushed()
+        return FlushTicket(
+            directory=self.directory,
+            position=self.end_position,
+            generation=self._generation,
+            active=self._active.file() if is_behind else None,
+            due=due,
+            obsolete_snapshots=self._obsolete_snapshots(),
+        )
+
+    def finish_flush(self, ticket: FlushTicket) -> LogPosition:
+        """The ticket ran without an error. Returns what is flushed now."""
+        if ticket.is_partial:
+            self._put_back(ticket.due)
+        if ticket.generation != self._generation:
+            return self.flushed_position
+        if ticket.position.offset > self.flushed_position.offset:
+            self.flushed_position = ticket.position
+        if not ticket.is_partial:
+            self.recovery_point = max(self.recovery_point, ticket.position.offset)
+            self._snapshot_offsets = sorted(
+                {*self._snapshot_offsets, *(snapshot.offset for snapshot in ticket.due.snapshots)}
+                - set(ticket.obsolete_snapshots)
+            )
+        return self.flushed_position
+
+    def _put_back(self, due: Unflushed) -> None:
+        """Files and directories are flushed; what was to be written is still due, before what came since."""
+        later = self._unflushed
+        later.snapshots = due.snapshots + later.snapshots
+        if later.epochs is None:
+            later.epochs = due.epochs
+
+    def _obsolete_snapshots(self) -> list[int]:
+        """All but the one that a recovery from the recovery point starts with, and the newest."""
+        bases = [segment.base_offset for segment in self._segments if segment.base_offset <= self.recovery_point]
+        offsets = self._snapshot_offsets
+        needed = [offset for offset in offsets if bases and offset <= bases[-1]][-1:]
+        keep = {*needed, *offsets[-_SNAPSHOTS_KEPT:]}
+        return [offset for offset in offsets if offset not in keep]
+
+    # Reading
+
+    def read(
+        self, offset: int, max_bytes: int, upper: LogPosition, *, at_least_one: bool, wait: bool = False
+    ) -> FileSpan | None:
+        """The bytes from the batch that holds `offset`, below `upper`; they may end inside a batch.
+
+        None when there are none, or when the first batch is above `max_bytes` and need not be given. Never waits for
+        the disk: raises ColdRead. With wait=True it blocks, is thread-safe and leaves the bytes in the page cache.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}",
+            )
+        try:
+            return self._reader.read(self._segments, offset, max_bytes, upper, at_least_one=at_least_one, wait=wait)
+        except (OSError, CorruptSegment) as error:
+            raise storage_error(error) from error
+
+    def position_of(self, offset: int) -> LogPosition:
+        """Blocking, thread-safe. Where the batch that holds `offset` starts; the end, if no batch does."""
+        upper = self.end_position
+        found = find_batch(self._segments, offset, upper, wait=True)
+        if found is None:
+            return upper
+        segment, (position, header) = found
+        return LogPosition(max(header.base_offset, self.log_start_offset), segment.base_offset, position)
+
+    def offset_for_timestamp(self, timestamp: int, upper: LogPosition) -> lookup.TimestampAndOffset | None:
+        """Blocking, thread-safe. The first record below `upper` that is not older than `timestamp`."""
+        try:
+            return lookup.first_at_or_after(self._segments, timestamp, self.log_start_offset, upper)
+        except (OSError, CorruptSegment) as error:
+            raise storage_error(error) from error
+
+    def offset_of_max_timestamp(self, upper: LogPosition) -> lookup.TimestampAndOffset | None:
+        """Blocking, thread-safe. The first record below `upper` with the largest timestamp."""
+        try:
+            return lookup.largest(self._segments, self.log_start_offset, upper)
+        except (OSError, CorruptSegment) as error:
+            raise storage_error(error) from error
+
+    # Shortening
+
+    def move_log_start(self, offset: int) -> None:
+        """Records below `offset` are gone for readers; whole segments below it go with the next retention."""
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            if self.leader_epochs.cut_before(offset):
+                self._unflushed.epochs = self.leader_epochs.entries
+                self._is_changed = True
+
+    def plan_retention(self, high_watermark: int, now_ms: int) -> retention.RetentionPlan | None:
+        """Blocking, thread-safe. What `retire` would take now; None when that is nothing."""
+        segments = self._segments
+        ends = [segment.base_offset for segment in segments[1:]] + [self.end_position.offset]
+        facts = [
+            retention.SegmentFacts(segment.base_offset, end, segment.size)
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+        deletes = self.config.is_deleted_by_retention
+        rule = retention.RetentionRule(
+            self.config.retention_ms if deletes else -1, self.config.retention_bytes if deletes else -1
+        )
+        return retention.plan(
+            facts,
+            rule,
+            lambda at: segments[at].age_timestamp(),
+            log_start_offset=self.log_start_offset,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+        )
+
+    def retire(self, plan: retention.RetentionPlan, now_ms: int) -> RetiredSegments:
+        """Carries the plan out, as far as it still holds: an active segment that grew since stays."""
+        if plan.takes_active and self.log_end_offset == plan.log_start_offset:
+            self.roll(now_ms)
+        retired = []
+        for segment, following in zip(self._segments, self._segments[1:], strict=False):
+            if following.base_offset > plan.log_start_offset:
+                break
+            segment.mark_deleted()
+            retired.append(segment)
+        if retired:
+            self._segments = self._segments[len(retired) :]
+            self._reader.forget()
+            self.move_log_start(self._segments[0].base_offset)
+        return RetiredSegments(tuple(retired))
+
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Blocking, with nothing else going on in this log. Everything from the batch that holds `offset` on goes."""
+        assert not self._staged
+        if offset >= self.log_end_offset:
+            return
+        try:
+            truncated = truncation.truncate(
+                self.directory, self.config, self._segments, self._snapshot_offsets, offset, now_ms
+            )
+        except (OSError, CorruptSegment) as error:
+            self.fail(f"truncation failed: {error}")
+            raise storage_error(error) from error
+        self._segments = truncated.segments
+        self._active = self._segments[-1]
+        self._active.is_active = True
+        self.producers = truncated.producers
+        self._snapshot_offsets = truncated.snapshot_offsets
+        self.end_position = truncated.end_position
+        self.log_end_offset = self.end_position.offset
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        if self.end_position.offset < self.flushed_position.offset:
+            self.flushed_position = self.end_position
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self._generation += 1
+        self._reader.forget()
+        self._unflushed.snapshots = [s for s in self._unflushed.snapshots if s.offset <= self.log_end_offset]
+        self._unflushed.files.append(self._active.file())
+        self._unflushed.directories.append(self.directory)
+        if self.leader_epochs.cut_after(self.log_end_offset):
+            self._unflushed.epochs = self.leader_epochs.entries
+        self._is_changed = True
+
+    def close(self) -> None:
+        """Blocking. Everything on disk, such that the next start need not read the log. OSError: it is not."""
+        assert not self._staged
+        active = self._active
+        if self._is_changed and self._failure is None:
+            active.finish()
+            due = self._unflushed
+            due.paths += [active.offset_index.path, active.time_index.path]
+            due.snapshots.append(DueSnapshot(self.log_end_offset, dict(self.producers.entries)))
+            ticket = self.begin_flush()
+            ticket.run()
+            self.finish_flush(ticket)
+            if ticket.is_partial:
+                raise OSError(f"the disk is too full to close {self.directory}")
+            self._is_changed = False
+        for segment in self._segments:
+            segment.close_files()
+
+    def delete(self) -> None:
+        """The partition is deleted: no more appends, descriptors go back. The files are the directory's concern."""
+        self.is_deleted = True
+        self.fail("it was deleted")
+        for segment in self._segments:
+            segment.close_files()

@@ -1,0 +1,58 @@
+"""Producer state from the newest snapshot and the batches behind it. Blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.protocol.batch import BatchHeader
+from penstock.storage import producer_snapshot
+from penstock.storage.log_file import remove_if_there
+from penstock.storage.producers import ProducerEntry, Producers
+from penstock.storage.reader import segment_at
+from penstock.storage.segment import CorruptSegment, Segment
+
+
+def load_snapshot(
+    directory: str, offsets: Sequence[int], at_most: int, now_ms: int
+) -> tuple[dict[int, ProducerEntry], int]:
+    """The newest snapshot at or below `at_most` that can be read, and its offset; 0 where there is none."""
+    for offset in reversed(offsets):
+        if offset <= at_most:
+            try:
+                return producer_snapshot.read(directory, offset, now_ms), offset
+            except producer_snapshot.BadSnapshot:
+                remove_if_there(producer_snapshot.snapshot_path(directory, offset))
+    return {}, 0
+
+
+def rebuild_producers(
+    directory: str, segments: Sequence[Segment], snapshot_offsets: Sequence[int], end_offset: int, now_ms: int
+) -> tuple[Producers, list[int]]:
+    """The state below `end_offset`, and the snapshots that remain: those beyond it are of another history."""
+    for offset in snapshot_offsets:
+        if offset > end_offset:
+            remove_if_there(producer_snapshot.snapshot_path(directory, offset))
+    kept = [offset for offset in snapshot_offsets if offset <= end_offset]
+    entries, from_offset = load_snapshot(directory, kept, end_offset, now_ms)
+    producers = Producers(entries)
+    if from_offset < end_offset:
+        for header in headers_between(segments, from_offset, end_offset):
+            producers.replay(header, now_ms)
+    return producers, [offset for offset in kept if offset <= from_offset]
+
+
+def headers_between(segments: Sequence[Segment], start_offset: int, end_offset: int) -> Iterator[BatchHeader]:
+    """The headers of the batches in this range. Where a segment is damaged, the rest of it is passed over."""
+    for segment in segments[max(0, segment_at(segments, start_offset)) :]:
+        if segment.base_offset >= end_offset:
+            return
+        try:
+            first = segment.locate(start_offset, segment.size, wait=True)
+            if first is None:
+                continue
+            for _, header in segment.walk(first.position, segment.size, wait=True):
+                if header.base_offset >= end_offset:
+                    return
+                yield header
+        except CorruptSegment:
+            continue
