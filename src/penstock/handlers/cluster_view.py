@@ -1,0 +1,64 @@
+"""The cluster as a client on one listener sees it: which brokers it can reach, and what that makes of a partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.controller.topic_names import check_topic_name
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId
+from penstock.metadata.image import ClusterImage, PartitionImage
+from penstock.metadata.records import Endpoint
+
+NO_LEADER = -1
+
+# Topics that hold the broker's own state; clients leave them out when they subscribe by pattern.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableBroker:
+    broker_id: BrokerId
+    endpoint: Endpoint
+    rack: str | None
+
+
+class Leadership(NamedTuple):
+    """Who leads a partition, or why a client cannot be told. A tuple: there is one per partition of every answer."""
+
+    error_code: ErrorCode
+    leader_id: int
+
+
+_LEADER_NOT_AVAILABLE = Leadership(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER)
+_LISTENER_NOT_FOUND = Leadership(ErrorCode.LISTENER_NOT_FOUND, NO_LEADER)
+
+
+class ClusterView:
+    def __init__(self, image: ClusterImage, listener: str) -> None:
+        self.image = image
+        self.brokers = [
+            ReachableBroker(broker.broker_id, endpoint, broker.rack)
+            for broker in image.brokers.values()
+            if (endpoint := broker.listener(listener)) is not None
+        ]
+        self._led_by = {broker.broker_id: Leadership(ErrorCode.NONE, broker.broker_id) for broker in self.brokers}
+
+    def leadership(self, partition: PartitionImage) -> Leadership:
+        leader = partition.leader
+        if leader is None or leader not in self.image.brokers:
+            return _LEADER_NOT_AVAILABLE
+        return self._led_by.get(leader, _LISTENER_NOT_FOUND)
+
+    def offline_replicas(self, partition: PartitionImage) -> list[int]:
+        return [replica for replica in partition.replicas if replica not in self._led_by]
+
+
+def unknown_topic_code(name: str) -> ErrorCode:
+    """The code for a name that no topic has: a name that none can have gets another one."""
+    try:
+        check_topic_name(name)
+    except BrokerError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

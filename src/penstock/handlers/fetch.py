@@ -1,0 +1,253 @@
+"""Fetch: records from partitions, as spans of their files, waiting for data if the client asks for that.
+
+v4: isolation level    v7: sessions (KIP-227)    v9: leader epoch    v12: flexible    v13: topic ids
+v15: replica id in a tagged field    v16: leaders' endpoints in the answer    v17: directory id    v18: high watermark
+
+`max_bytes` bounds a partition and the whole answer, except that the first batch is always sent whole, so that a
+consumer with small limits gets on. Parked fetches are woken by appends; reads that would wait for the disk are done in
+a thread.
+"""
+
+from __future__ import annotations
+
+import time
+
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import TopicId
+from penstock.handlers.context import Broker
+from penstock.handlers.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchPartition,
+    FetchSession,
+    PartitionKey,
+)
+from penstock.handlers.responses import response_frame
+from penstock.net.connection import Answer, Connection
+from penstock.protocol.frames import RequestHeader
+from penstock.protocol.messages.records import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from penstock.replication.parking import ParkedFetch
+from penstock.replication.partition import Partition
+from penstock.storage.log_file import ColdRead, FileSpan
+
+API_KEY = 1
+TOPIC_ID_SINCE = 13
+READ_COMMITTED = 1
+MAX_WAIT_MS = 5 * 60 * 1000
+
+
+def fetch(connection: Connection, frame: memoryview, header: RequestHeader, broker: Broker) -> None:
+    started = time.perf_counter()
+    request = FetchRequest.decode(frame[header.body_start :], header.api_version)
+    broker.api_metrics[API_KEY].requests += 1
+    call = FetchCall(request, header, connection.expect_answer(), broker, started)
+    call.start()
+
+
+class FetchCall:
+    """One Fetch request on its way: read, perhaps park and read again, answer."""
+
+    __slots__ = (
+        "_answer",
+        "_broker",
+        "_by_id",
+        "_header",
+        "_incremental",
+        "_request",
+        "_rows",
+        "_session",
+        "_started",
+        "_wanted",
+    )
+
+    def __init__(
+        self, request: FetchRequest, header: RequestHeader, answer: Answer, broker: Broker, started: float
+    ) -> None:
+        self._request = request
+        self._header = header
+        self._answer = answer
+        self._broker = broker
+        self._started = started
+        self._by_id = header.api_version >= TOPIC_ID_SINCE
+        self._session: FetchSession | None = None
+        self._incremental = False
+        self._wanted: list[FetchPartition] = []
+
+    def start(self) -> None:
+        request = self._request
+        try:
+            self._refuse_replicas()
+            self._resolve_session()
+        except BrokerError as error:
+            self._fail(error)
+            return
+        read = Reading(self._wanted, self._broker, request.max_bytes, by_id=self._by_id)
+        if read.cold:
+            self._warm(read)
+        elif read.total_bytes >= request.min_bytes or read.has_errors or request.max_wait_ms <= 0:
+            self._complete(read)
+        else:
+            self._park(read)
+
+    def _refuse_replicas(self) -> None:
+        """Only brokers fetch as replicas, and those do not come through a client listener."""
+        request = self._request
+        state = request.replica_state
+        if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
+            raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "replica fetches are not open to clients")
+
+    def _resolve_session(self) -> None:
+        request, sessions = self._request, self._broker.fetch_sessions
+        wanted = [
+            FetchPartition(
+                topic.topic_id if self._by_id else topic.topic,
+                each.partition,
+                each.fetch_offset,
+                each.partition_max_bytes,
+                each.current_leader_epoch,
+            )
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+        epoch, session_id = request.session_epoch, request.session_id
+        if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            if session_id:
+                sessions.close(session_id)
+            if epoch == INITIAL_EPOCH:
+                self._session = sessions.open(wanted, self._broker.clock.monotonic_ms())
+            self._wanted = wanted
+            return
+        forgotten: list[PartitionKey] = [
+            (topic.topic_id if self._by_id else topic.topic, index)
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        ]
+        self._session = sessions.use(session_id, epoch, wanted, forgotten, self._broker.clock.monotonic_ms())
+        self._incremental = True
+        self._wanted = list(self._session.partitions.values())
+
+    def _park(self, read: Reading) -> None:
+        parked = ParkedFetch(
+            read.partitions,
+            self._request.min_bytes - read.total_bytes,
+            min(self._request.max_wait_ms, MAX_WAIT_MS),
+            self._read_again,
+            self._broker.loop,
+        )
+        self._answer.on_connection_closed = parked.cancel
+
+    def _read_again(self) -> None:
+        self._answer.on_connection_closed = None
+        read = Reading(self._wanted, self._broker, self._request.max_bytes, by_id=self._by_id)
+        if read.cold:
+            self._warm(read)
+        else:
+            self._complete(read)
+
+    def _warm(self, read: Reading) -> None:
+        self._broker.tasks.spawn(self._complete_cold(read), name="cold-read")
+
+    async def _complete_cold(self, read: Reading) -> None:
+        await read.warm()
+        self._complete(read)
+
+    def _fail(self, error: BrokerError) -> None:
+        self._broker.api_metrics[API_KEY].errors[error.code] += 1
+        self._respond(FetchResponse(error_code=error.code))
+
+    def _complete(self, read: Reading) -> None:
+        topics: dict[str | TopicId, FetchableTopicResponse] = {}
+        read_committed = self._request.isolation_level == READ_COMMITTED
+        errors = self._broker.api_metrics[API_KEY].errors
+        for wanted, row, span in read.rows:
+            if row.error_code:
+                errors[row.error_code] += 1
+            if self._session is not None:
+                news = wanted.is_news(
+                    row.high_watermark, row.log_start_offset, has_records=span is not None, error_code=row.error_code
+                )
+                if span is not None:
+                    self._session.served(wanted)
+                if self._incremental and not news:
+                    continue
+            row.aborted_transactions = [] if read_committed else None
+            topic = topics.get(wanted.topic)
+            if topic is None:
+                topic = topics[wanted.topic] = self._topic_row(wanted.topic)
+            topic.partitions.append(row)
+        session_id = self._session.session_id if self._session is not None else 0
+        self._respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
+
+    def _topic_row(self, topic: str | TopicId) -> FetchableTopicResponse:
+        if isinstance(topic, str):
+            return FetchableTopicResponse(topic=topic, partitions=[])
+        return FetchableTopicResponse(topic_id=topic, partitions=[])
+
+    def _respond(self, response: FetchResponse) -> None:
+        self._answer.complete(response_frame(self._header, response))
+        self._broker.api_metrics[API_KEY].latency.observe(time.perf_counter() - self._started)
+
+
+class Reading:
+    """One look at all wanted partitions, within the byte limits."""
+
+    __slots__ = ("_broker", "_by_id", "_left", "cold", "has_errors", "partitions", "rows", "total_bytes")
+
+    def __init__(self, wanted: list[FetchPartition], broker: Broker, max_bytes: int, *, by_id: bool) -> None:
+        self._broker = broker
+        self._by_id = by_id
+        self._left = max(0, min(max_bytes, broker.config.int("fetch.max.bytes")))
+        self.total_bytes = 0
+        self.has_errors = False
+        self.partitions: list[Partition] = []
+        self.rows: list[tuple[FetchPartition, PartitionData, FileSpan | None]] = []
+        self.cold: list[tuple[int, Partition]] = []
+        for each in wanted:
+            self._read(each)
+
+    def _read(self, wanted: FetchPartition) -> None:
+        row = PartitionData(partition_index=wanted.index, high_watermark=-1, records=b"")
+        span = None
+        try:
+            partition = self._broker.partitions.find(wanted.topic, wanted.index)
+            partition.check_epoch(wanted.current_leader_epoch)
+            self.partitions.append(partition)
+            try:
+                span = partition.read(
+                    wanted.fetch_offset, min(wanted.max_bytes, self._left), at_least_one=not self.total_bytes
+                )
+            except ColdRead:
+                self.cold.append((len(self.rows), partition))
+            self._describe(row, partition)
+            self._take(row, span, partition)
+        except BrokerError as error:
+            row.error_code = error.code
+            self.has_errors = True
+        self.rows.append((wanted, row, span))
+
+    def _describe(self, row: PartitionData, partition: Partition) -> None:
+        row.high_watermark = row.last_stable_offset = partition.high_watermark.offset
+        row.log_start_offset = partition.log.log_start_offset
+
+    def _take(self, row: PartitionData, span: FileSpan | None, partition: Partition) -> None:
+        if span is None:
+            return
+        row.records = span
+        self.total_bytes += span.length
+        self._left = max(0, self._left - span.length)
+        partition.metrics.bytes_out += span.length
+
+    async def warm(self) -> None:
+        """Read the cold ones again in threads, where they may wait for the disk."""
+        for position, partition in self.cold:
+            wanted, row, _ = self.rows[position]
+            span = None
+            try:
+                span = await self._broker.files.run(
+                    partition.read_waiting, wanted.fetch_offset, min(wanted.max_bytes, self._left), not self.total_bytes
+                )
+                self._describe(row, partition)
+                self._take(row, span, partition)
+            except BrokerError as error:
+                row.error_code = error.code
+            self.rows[position] = (wanted, row, span)

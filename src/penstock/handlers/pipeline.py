@@ -1,0 +1,99 @@
+"""From a frame to its answer: which API, which version, who asks, what went wrong.
+
+This is the only place where an error becomes an error code of a whole request, and where what cannot be answered closes
+the connection. A handler that dies of a bug costs its client the connection and us an ERROR line, not the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest
+from penstock.core.metrics import ApiMetrics
+from penstock.handlers.api_versions import unsupported_version
+from penstock.handlers.context import Broker, RequestContext
+from penstock.handlers.registry import APIS, Api
+from penstock.handlers.responses import response_frame
+from penstock.net.connection import Answer, Connection
+from penstock.protocol.codec import Request
+from penstock.protocol.frames import RequestHeader, read_request_header
+from penstock.protocol.messages import FLEXIBLE_SINCE
+
+log = logging.getLogger(__name__)
+
+API_VERSIONS = 18
+
+
+class Pipeline:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        # Bytes a client sent after a request's last field: accepted as Kafka does, and counted.
+        self.requests_with_trailing_bytes = 0
+
+    def serve(self, connection: Connection, frame: memoryview) -> None:
+        """Called by the connection for every frame; raises MalformedRequest to have it closed."""
+        header = read_request_header(frame, FLEXIBLE_SINCE)
+        api = APIS.get(header.api_key)
+        if api is None:
+            raise MalformedRequest(f"unknown API key {header.api_key}")
+        if not api.served_since <= header.api_version <= api.max_version:
+            self._refuse_version(connection, header, api)
+            return
+        if api.serve is not None:
+            api.serve(connection, frame, header, self._broker)
+            return
+        started = time.perf_counter()
+        request, consumed = api.request.decode_prefix(frame[header.body_start :], header.api_version)
+        if header.body_start + consumed < len(frame):
+            self.requests_with_trailing_bytes += 1
+        context = RequestContext(connection.session, header.client_id, header.api_version, header.correlation_id)
+        answer = connection.expect_answer()
+        self._broker.tasks.spawn(self._answer(api, request, context, header, answer, started), name=api.name)
+
+    def _refuse_version(self, connection: Connection, header: RequestHeader, api: Api) -> None:
+        if header.api_key != API_VERSIONS:
+            raise MalformedRequest(
+                f"{api.name} v{header.api_version} is not served, v{api.min_version} to v{api.max_version} are"
+            )
+        # KIP-511: a client may ask with a version from the future, and is answered in the oldest one.
+        oldest = RequestHeader(API_VERSIONS, 0, header.correlation_id, header.client_id, header.body_start)
+        connection.expect_answer().complete(response_frame(oldest, unsupported_version(self._broker.apis)))
+
+    async def _answer(
+        self,
+        api: Api,
+        request: Request,
+        context: RequestContext,
+        header: RequestHeader,
+        answer: Answer,
+        started: float,
+    ) -> None:
+        metrics = self._broker.api_metrics[header.api_key]
+        metrics.requests += 1
+        assert api.handler is not None
+        try:
+            response = await api.handler(request, context, self._broker)
+        except BrokerError as error:
+            self._answer_error(api, error, header, answer, metrics)
+        except Exception:
+            log.exception("request failed unexpectedly", extra={"api": api.name, "version": header.api_version})
+            metrics.errors[ErrorCode.UNKNOWN_SERVER_ERROR] += 1
+            answer.abandon(f"{api.name} failed unexpectedly")
+        else:
+            answer.complete(response_frame(header, response))
+        metrics.latency.observe(time.perf_counter() - started)
+
+    def _answer_error(
+        self, api: Api, error: BrokerError, header: RequestHeader, answer: Answer, metrics: ApiMetrics
+    ) -> None:
+        """A whole request failed: says so in the response's own error code, if it has one."""
+        metrics.errors[error.code] += 1
+        response = api.response()
+        if not hasattr(response, "error_code"):
+            answer.abandon(f"{api.name}: {error.message}")
+            return
+        response.error_code = int(error.code)
+        if hasattr(response, "error_message"):
+            response.error_message = error.message
+        answer.complete(response_frame(header, response))

@@ -1,0 +1,168 @@
+"""Produce: append batches to partitions, answer when they are as durable as `acks` asks.
+
+v0-2: advertised because librdkafka before 2.11.1 looks for v0 to learn whether it may compress; refused when used
+v7: zstd    v8: error messages    v9: flexible    v10: new leader in the answer    v13: topic ids
+
+Every partition succeeds or fails on its own. acks=0 has no answer: the only way to report a failure is to close the
+connection, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import time
+
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.metrics import ApiMetrics
+from penstock.handlers.context import Broker
+from penstock.net.connection import Answer, Connection
+from penstock.protocol.batch import TRANSACTIONAL_BIT, BatchHeader
+from penstock.protocol.frames import RequestHeader
+from penstock.protocol.produce import (
+    TOPIC_ID_SINCE,
+    Produce,
+    ProducedRecords,
+    ProduceResult,
+    encode_produce_response,
+    parse_produce,
+)
+from penstock.protocol.validation import BatchRefused, check_batch, deep_check, needs_deep_check
+from penstock.replication.manager import ReplicaManager, pick
+from penstock.replication.partition import ACKS_ALL, Partition
+
+API_KEY = 0
+MAX_TIMEOUT_MS = 15 * 60 * 1000
+_ACKS = (ACKS_ALL, 0, 1)
+
+
+class ProduceCall:
+    """One Produce request on its way: collects its partitions' outcomes, then answers."""
+
+    __slots__ = (
+        "_answer",
+        "_correlation_id",
+        "_left",
+        "_metrics",
+        "_results",
+        "_started",
+        "_version",
+        "acks",
+        "requested",
+    )
+
+    def __init__(
+        self, request: Produce, header: RequestHeader, answer: Answer, metrics: ApiMetrics, started: float
+    ) -> None:
+        self.requested: list[ProducedRecords] = request.partitions
+        self.acks = request.acks
+        self._results: list[ProduceResult] = []
+        self._left = len(request.partitions)
+        self._version = header.api_version
+        self._correlation_id = header.correlation_id
+        self._answer = answer
+        self._metrics = metrics
+        self._started = started
+
+    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
+        topic, index, _ = self.requested[slot]
+        self._finish(ProduceResult(topic, index, 0, base_offset, log_append_time_ms, log_start_offset))
+
+    def failed(self, slot: int, error: BrokerError) -> None:
+        topic, index, _ = self.requested[slot]
+        self._metrics.errors[error.code] += 1
+        if self.acks == 0:
+            self._answer.abandon(f"produce with acks=0 failed: {error.message}")
+        at_fault = error.record_index if isinstance(error, BatchRefused) else -1
+        self._finish(ProduceResult(topic, index, error.code, -1, -1, -1, error.message, at_fault))
+
+    def _finish(self, result: ProduceResult) -> None:
+        self._results.append(result)
+        self._left -= 1
+        if not self._left:
+            self.complete()
+
+    def complete(self) -> None:
+        self._metrics.latency.observe(time.perf_counter() - self._started)
+        if self.acks == 0:
+            self._answer.complete(())
+            return
+        results = self._results
+        if len(results) > 1:
+            results.sort(key=lambda result: result.topic)
+        self._answer.complete((encode_produce_response(self._correlation_id, self._version, results),))
+
+
+def produce(connection: Connection, frame: memoryview, header: RequestHeader, broker: Broker) -> None:
+    started = time.perf_counter()
+    version = header.api_version
+    request = parse_produce(frame, header.body_start, version)
+    metrics = broker.api_metrics[API_KEY]
+    metrics.requests += 1
+    call = ProduceCall(request, header, connection.expect_answer(), metrics, started)
+    if not request.partitions:
+        call.complete()
+        return
+    acks = request.acks
+    refusal = _refusal(request) if acks not in _ACKS else None
+    now_ms = broker.clock.now_ms()
+    deadline_ms = started * 1000 + min(max(request.timeout_ms, 0), MAX_TIMEOUT_MS)
+    for slot, (topic, index, records) in enumerate(request.partitions):
+        try:
+            if refusal is not None:
+                raise refusal
+            partition = _find(broker.partitions, version, topic, index)
+            if records is None:
+                raise BrokerError(ErrorCode.INVALID_RECORD, "no records")
+            limits = partition.limits
+            batch = check_batch(records, limits, version, now_ms)
+            if batch.attributes & TRANSACTIONAL_BIT:
+                raise _transactional(request)
+            if partition.admission.is_busy or needs_deep_check(batch, limits):
+                connection.lend()
+                partition.admission.submit(_admitted_append(broker, partition, records, batch, call, slot, deadline_ms))
+            else:
+                partition.append(records, batch, acks, now_ms, deadline_ms, call, slot)
+        except BrokerError as error:
+            call.failed(slot, error)
+
+
+def _find(replicas: ReplicaManager, version: int, topic: bytes, index: int) -> Partition:
+    if version >= TOPIC_ID_SINCE:
+        partitions, unknown = replicas.by_id.get(topic), ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        partitions, unknown = replicas.by_name.get(topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if partitions is None:
+        raise BrokerError(unknown, "no such topic here")
+    return pick(partitions, index)
+
+
+def _refusal(request: Produce) -> BrokerError:
+    """Why no partition of this request can be served."""
+    return BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: must be 0, 1 or -1 (all)")
+
+
+def _transactional(request: Produce) -> BrokerError:
+    if request.transactional_id is None:
+        return BrokerError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch in a request without transactional id",
+        )
+    return BrokerError(ErrorCode.INVALID_TXN_STATE, f"no open transaction for {request.transactional_id!r}")
+
+
+async def _admitted_append(
+    broker: Broker,
+    partition: Partition,
+    records: memoryview,
+    batch: BatchHeader,
+    call: ProduceCall,
+    slot: int,
+    deadline_ms: float,
+) -> None:
+    """The slow lane: opening a compressed batch, as the topic's configuration asks, costs CPU and runs in a thread."""
+    try:
+        if needs_deep_check(batch, partition.limits):
+            now_ms = broker.clock.now_ms()
+            records, batch = await broker.files.run(deep_check, records, batch, partition.limits, now_ms)
+        partition.append(records, batch, call.acks, broker.clock.now_ms(), deadline_ms, call, slot)
+    except BrokerError as error:
+        call.failed(slot, error)

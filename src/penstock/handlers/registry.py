@@ -1,0 +1,97 @@
+"""Every API this broker serves: key, versions, handler. ApiVersions, the dispatcher and the docs read this table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.handlers import fetch as fetch_handler
+from penstock.handlers import produce as produce_handler
+from penstock.handlers.alter_configs import alter_configs
+from penstock.handlers.api_versions import api_versions
+from penstock.handlers.context import Broker
+from penstock.handlers.create_partitions import create_partitions
+from penstock.handlers.create_topics import create_topics
+from penstock.handlers.delete_records import delete_records
+from penstock.handlers.delete_topics import delete_topics
+from penstock.handlers.describe_cluster import describe_cluster
+from penstock.handlers.describe_configs import describe_configs
+from penstock.handlers.describe_log_dirs import describe_log_dirs
+from penstock.handlers.describe_topic_partitions import describe_topic_partitions
+from penstock.handlers.find_coordinator import find_coordinator
+from penstock.handlers.incremental_alter_configs import incremental_alter_configs
+from penstock.handlers.init_producer_id import init_producer_id
+from penstock.handlers.list_offsets import list_offsets
+from penstock.handlers.metadata import metadata
+from penstock.handlers.offset_for_leader_epoch import offset_for_leader_epoch
+from penstock.net.connection import Connection
+from penstock.protocol.codec import Request, Response
+from penstock.protocol.frames import RequestHeader
+from penstock.protocol.messages import REQUESTS, RESPONSES
+
+Handler = Callable[[Any, Any, Broker], Awaitable[Response]]
+Serve = Callable[[Connection, memoryview, RequestHeader, Broker], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """`handler` answers a decoded request; `serve` does everything itself, without a task (Produce and Fetch)."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    # The oldest version really served: Produce is advertised from v0 (see its notes) and served from v3.
+    served_since: int
+    request: type[Request]
+    response: type[Response]
+    handler: Handler | None = None
+    serve: Serve | None = None
+
+    @property
+    def notes(self) -> str:
+        """The version notes that stand at the top of the handler's file."""
+        work = self.handler or self.serve
+        assert work is not None
+        return sys.modules[work.__module__].__doc__ or ""
+
+
+def _api(key: int, handler: Handler | None = None, *, serve: Serve | None = None) -> Api:
+    request, response = REQUESTS[key], RESPONSES[key]
+    return Api(
+        key=key,
+        name=request.NAME,
+        min_version=request.ADVERTISED_MIN_VERSION,
+        max_version=request.MAX_VERSION,
+        served_since=request.MIN_VERSION,
+        request=request,
+        response=response,
+        handler=handler,
+        serve=serve,
+    )
+
+
+_ALL = (
+    _api(0, serve=produce_handler.produce),
+    _api(1, serve=fetch_handler.fetch),
+    _api(2, list_offsets),
+    _api(3, metadata),
+    _api(10, find_coordinator),
+    _api(18, api_versions),
+    _api(19, create_topics),
+    _api(20, delete_topics),
+    _api(21, delete_records),
+    _api(22, init_producer_id),
+    _api(23, offset_for_leader_epoch),
+    _api(32, describe_configs),
+    _api(33, alter_configs),
+    _api(35, describe_log_dirs),
+    _api(37, create_partitions),
+    _api(44, incremental_alter_configs),
+    _api(60, describe_cluster),
+    _api(75, describe_topic_partitions),
+)
+
+APIS: dict[int, Api] = {api.key: api for api in _ALL}

@@ -1,0 +1,91 @@
+"""What a broker does when nobody asks: retention, checkpoints, expired waits, forgotten producers.
+
+Every round goes through the partitions one by one and gives way to clients in between; what touches the disk runs in a
+file thread. A failure in one partition is logged and does not keep the others from their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from penstock.core.config import BrokerConfig
+from penstock.core.errors import BrokerError
+from penstock.replication.manager import ReplicaManager
+from penstock.replication.partition import Partition
+from penstock.runtime.clock import Clock
+from penstock.runtime.files import Files
+from penstock.runtime.tasks import TaskGroup
+
+log = logging.getLogger(__name__)
+
+EXPIRY_INTERVAL_S = 0.5
+PARTITIONS_PER_TURN = 200
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        partitions: ReplicaManager,
+        config: Callable[[], BrokerConfig],
+        files: Files,
+        tasks: TaskGroup,
+        clock: Clock,
+    ) -> None:
+        self._partitions = partitions
+        self._config = config
+        self._files = files
+        self._tasks = tasks
+        self._clock = clock
+
+    def start(self) -> None:
+        self._every("log.retention.check.interval.ms", self._retain)
+        self._every("log.flush.offset.checkpoint.interval.ms", self._partitions.checkpoint)
+        self._tasks.spawn(self._expire_and_flush(), name="expire-and-flush")
+
+    def _every(self, interval_key: str, work: Callable[[], Awaitable[None]]) -> None:
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(self._config().int(interval_key) / 1000)
+                await work()
+
+        self._tasks.spawn(loop(), name=interval_key.removesuffix(".interval.ms"))
+
+    async def _retain(self) -> None:
+        for partition in list(self._partitions.all()):
+            try:
+                await self._retain_one(partition)
+            except (BrokerError, OSError) as error:
+                log.error("retention failed", extra={"partition": partition.topic_partition, "error": error})
+
+    async def _retain_one(self, partition: Partition) -> None:
+        now_ms = self._clock.now_ms()
+        partition.log.producers.expire(now_ms, self._config().int("producer.id.expiration.ms"))
+        if not partition.config.is_deleted_by_retention or partition.offline is not None:
+            return
+        plan = await self._files.run(partition.log.plan_retention, partition.high_watermark.offset, now_ms)
+        if plan is None or partition.offline is not None:
+            return
+        retired = partition.log.retire(plan, now_ms)
+        log.info(
+            "segments retired",
+            extra={"partition": partition.topic_partition, "log_start_offset": partition.log.log_start_offset},
+        )
+        self._tasks.spawn(
+            self._remove_later(retired.remove, partition.config.file_delete_delay_ms), name="remove-segments"
+        )
+
+    async def _remove_later(self, remove: Callable[[], None], delay_ms: int) -> None:
+        await asyncio.sleep(delay_ms / 1000)
+        await self._files.run(remove)
+
+    async def _expire_and_flush(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_INTERVAL_S)
+            now_ms = self._clock.monotonic_ms()
+            for turn, partition in enumerate(list(self._partitions.all()), 1):
+                partition.expire(now_ms)
+                partition.flush_if_due(now_ms)
+                if turn % PARTITIONS_PER_TURN == 0:
+                    await asyncio.sleep(0)

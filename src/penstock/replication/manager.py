@@ -1,0 +1,240 @@
+"""The partitions this broker holds, kept in step with the cluster image.
+
+Topics appear here after their logs are open and disappear before their files go, so whoever finds a partition can use
+it. Changes of the image are carried out one after another, by one task; `caught_up` waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from penstock.core.config import BrokerConfig
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, TopicId, TopicPartition
+from penstock.core.metrics import TopicMetrics
+from penstock.core.topic_config import TopicConfig, topic_config
+from penstock.metadata.image import ClusterImage, ImageDelta, PartitionChange, PartitionImage, TopicImage
+from penstock.replication.partition import Partition
+from penstock.runtime.clock import Clock
+from penstock.runtime.files import Files
+from penstock.runtime.tasks import TaskGroup
+from penstock.runtime.tick import Tick
+from penstock.storage.flusher import Flusher
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_dirs import DataDirectory
+
+log = logging.getLogger(__name__)
+
+Partitions = list[Partition | None]
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        config: Callable[[], BrokerConfig],
+        data: DataDirectory,
+        *,
+        tick: Tick,
+        flusher: Flusher,
+        files: Files,
+        tasks: TaskGroup,
+        clock: Clock,
+    ) -> None:
+        # Looked up by what stands in a request: the UTF-8 bytes of a name, or the 16 bytes of an id.
+        self.by_name: dict[bytes, Partitions] = {}
+        self.by_id: dict[bytes, Partitions] = {}
+        self.topic_metrics: dict[str, TopicMetrics] = {}
+        self._broker_id = broker_id
+        self._config = config
+        self._data = data
+        self._tick = tick
+        self._flusher = flusher
+        self._files = files
+        self._tasks = tasks
+        self._clock = clock
+        self._changes: deque[tuple[ClusterImage, ImageDelta]] = deque()
+        self._checkpointing = asyncio.Lock()
+        self._caught_up = asyncio.Event()
+        self._caught_up.set()
+
+    # Finding
+
+    def find(self, topic: str | TopicId, index: int) -> Partition:
+        """By name or by id. Raises the error that a client gets."""
+        if isinstance(topic, str):
+            partitions = self.by_name.get(topic.encode(errors="replace"))
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            partitions = self.by_id.get(topic)
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        if partitions is None:
+            raise BrokerError(unknown, "no such topic here")
+        return pick(partitions, index)
+
+    def all(self) -> Iterator[Partition]:
+        for partitions in self.by_name.values():
+            for partition in partitions:
+                if partition is not None:
+                    yield partition
+
+    # Following the image
+
+    async def start(self, image: ClusterImage) -> None:
+        """Open the log of every partition that the image gives this broker; a directory of no topic is set aside."""
+        configs = {topic.name: LogConfig.of(self._topic_config(topic)) for topic in image.topics.values()}
+
+        def claim(topic_partition: TopicPartition, topic_id: TopicId | None) -> LogConfig | None:
+            topic = image.topics.get(topic_partition.topic)
+            if topic is None or topic.topic_id != topic_id or topic_partition.partition >= len(topic.partitions):
+                return None
+            return configs[topic.name]
+
+        logs = await self._files.run(self._data.load, claim, self._clock.now_ms())
+        await self._open(
+            [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))], logs
+        )
+        for path in await self._files.run(self._data.deleted):
+            self._tasks.spawn(self._files.run(self._data.remove, path), name="remove-deleted")
+
+    def follow(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
+        """What is only a decision happens at once; what needs the disk, in the order of the images."""
+        for topic in delta.topics_deleted:
+            self._remove(topic)
+        for topic in new.topics.values() if delta.broker_configs_changed else delta.topic_configs_changed:
+            self._configure(topic)
+        self._changes.append((new, delta))
+        if self._caught_up.is_set():
+            self._caught_up.clear()
+            self._tasks.spawn(self._carry_out(), name="follow-image")
+
+    async def caught_up(self) -> None:
+        """Until everything the image says is so."""
+        await self._caught_up.wait()
+
+    async def _carry_out(self) -> None:
+        try:
+            while self._changes:
+                image, delta = self._changes.popleft()
+                await self._delete_files(delta.topics_deleted)
+                added = []
+                for change in delta.partitions_changed:
+                    topic = image.topics.get(change.topic_partition.topic)
+                    if topic is None or topic.topic_id != change.topic_id:
+                        continue
+                    if change.before is None:
+                        added.append((topic, change.topic_partition.partition))
+                    else:
+                        self._change(change)
+                await self._open(added, {})
+        finally:
+            self._caught_up.set()
+
+    async def _open(self, wanted: list[tuple[TopicImage, int]], found: Mapping[TopicPartition, Log]) -> None:
+        """Make the partitions findable, with the log that was found or with a new one."""
+        for topic, index in wanted:
+            image = topic.partitions[index]
+            if self._broker_id not in image.replicas:
+                continue
+            topic_partition = TopicPartition(topic.name, index)
+            if topic_partition in self._data.failed:
+                continue  # said when it was opened; clients are told that the partition is not available
+            config = self._topic_config(topic)
+            opened = found.get(topic_partition)
+            if opened is None:
+                opened = await self._files.run(
+                    self._data.create, topic_partition, topic.topic_id, LogConfig.of(config), self._clock.now_ms()
+                )
+            self._add(topic, index, image, opened, config)
+
+    async def _delete_files(self, topics: Iterable[TopicImage]) -> None:
+        """Renamed at once, so that the names are free again; removed in the background."""
+        gone = [TopicPartition(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
+        if not gone:
+            return
+        async with self._checkpointing:
+            paths = await self._files.run(self._data.set_deleted, gone)
+        for path in paths:
+            self._tasks.spawn(self._files.run(self._data.remove, path), name="remove-deleted")
+
+    # Checkpoints
+
+    async def checkpoint(self) -> None:
+        """How far each log is on disk, where it starts, what is committed: what a restart begins with."""
+        async with self._checkpointing:
+            await self._files.run(self._data.write, self._data.checkpoint_of(*self._logs_and_high_watermarks()))
+
+    async def close(self) -> bool:
+        """Everything on disk, and the clean-shutdown marker after it. False when that failed."""
+        async with self._checkpointing:
+            return await self._files.run(self._data.close, *self._logs_and_high_watermarks())
+
+    def _logs_and_high_watermarks(self) -> tuple[dict[TopicPartition, Log], dict[TopicPartition, int]]:
+        partitions = list(self.all())
+        return (
+            {each.topic_partition: each.log for each in partitions},
+            {each.topic_partition: each.high_watermark.offset for each in partitions},
+        )
+
+    def _add(self, topic: TopicImage, index: int, image: PartitionImage, opened: Log, config: TopicConfig) -> None:
+        partition = Partition(
+            TopicPartition(topic.name, index),
+            topic.topic_id,
+            opened,
+            config,
+            broker_id=self._broker_id,
+            leader_epoch=image.leader_epoch,
+            isr=tuple(image.isr),
+            tick=self._tick,
+            flusher=self._flusher,
+            tasks=self._tasks,
+            metrics=self.topic_metrics.setdefault(topic.name, TopicMetrics()),
+        )
+        partitions = self.by_name.get(topic.name.encode())
+        if partitions is None:
+            partitions = self.by_name[topic.name.encode()] = self.by_id[topic.topic_id] = []
+        partitions.extend([None] * (index + 1 - len(partitions)))
+        partitions[index] = partition
+
+    def _change(self, change: PartitionChange) -> None:
+        partitions = self.by_id.get(change.topic_id)
+        if partitions is None:
+            return
+        partition = partitions[change.topic_partition.partition]
+        if partition is not None:
+            partition.leader_epoch = change.after.leader_epoch
+
+    def _remove(self, topic: TopicImage) -> None:
+        """Deleted: gone for clients now, its files a little later."""
+        partitions = self.by_id.pop(topic.topic_id, None)
+        if partitions is None:
+            return
+        self.by_name.pop(topic.name.encode(), None)
+        self.topic_metrics.pop(topic.name, None)
+        gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
+        for partition in partitions:
+            if partition is not None:
+                partition.fail(gone)
+                partition.log.delete()
+
+    def _topic_config(self, topic: TopicImage) -> TopicConfig:
+        return topic_config(topic.configs, self._config())
+
+    def _configure(self, topic: TopicImage) -> None:
+        config = self._topic_config(topic)
+        for partition in self.by_id.get(topic.topic_id, ()):
+            if partition is not None:
+                partition.configure(config)
+
+
+def pick(partitions: Partitions, index: int) -> Partition:
+    if not 0 <= index < len(partitions):
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {index}, there are {len(partitions)}")
+    partition = partitions[index]
+    if partition is None:
+        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"partition {index} is not on this broker")
+    return partition

@@ -1,0 +1,52 @@
+"""Fetches that wait for data: parked here, woken by the append that makes it visible, never polled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+
+class WaitedFor(Protocol):
+    waiters: set[ParkedFetch]
+
+
+class ParkedFetch:
+    """Ends once: when `missing_bytes` have become visible, when something changed, or when its time is up."""
+
+    __slots__ = ("_missing_bytes", "_parked", "_resume", "_timer", "_waiting_on")
+
+    def __init__(
+        self,
+        waiting_on: Iterable[WaitedFor],
+        missing_bytes: int,
+        max_wait_ms: int,
+        resume: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._missing_bytes = missing_bytes
+        self._resume = resume
+        self._parked = True
+        self._waiting_on = list(waiting_on)
+        for source in self._waiting_on:
+            source.waiters.add(self)
+        self._timer = loop.call_later(max_wait_ms / 1000, self.wake)
+
+    def arrived(self, visible_bytes: int) -> None:
+        self._missing_bytes -= visible_bytes
+        if self._missing_bytes <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        if self.cancel():
+            self._resume()
+
+    def cancel(self) -> bool:
+        """True if it was still parked."""
+        if not self._parked:
+            return False
+        self._parked = False
+        self._timer.cancel()
+        for source in self._waiting_on:
+            source.waiters.discard(self)
+        return True

@@ -1,0 +1,307 @@
+"""One partition as this broker leads it: its log, its in-sync replicas, and who waits for what.
+
+What must stay true:
+
+- Appends of one tick are staged in arrival order and written together; nothing is acknowledged before that write.
+- acks=all is acknowledged when the high watermark passes the records. On topics that flush (flush.messages=1) that
+  means fdatasync; on others the write itself.
+- Consumers see records below the high watermark only.
+- A duplicate of a batch is acknowledged no earlier than the batch itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, TopicId, TopicPartition
+from penstock.core.metrics import TopicMetrics
+from penstock.core.topic_config import TopicConfig
+from penstock.protocol.batch import BatchHeader
+from penstock.protocol.validation import ProduceLimits
+from penstock.replication.admission import AdmissionLane
+from penstock.replication.isr import Isr
+from penstock.replication.parking import ParkedFetch
+from penstock.runtime.tasks import TaskGroup
+from penstock.runtime.tick import Tick
+from penstock.storage.flusher import Flusher
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_file import FileSpan, LogPosition
+from penstock.storage.producers import DuplicateBatch
+
+ACKS_ALL = -1
+
+
+class Appender(Protocol):
+    """Whoever waits for appends, each known by its slot: told once about each."""
+
+    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None: ...
+    def failed(self, slot: int, error: BrokerError) -> None: ...
+
+
+class _Append(NamedTuple):
+    appender: Appender
+    slot: int
+    base_offset: int
+    next_offset: int
+    log_append_time_ms: int
+    acks: int
+    deadline_ms: float
+
+
+class Partition:
+    __slots__ = (
+        "_broker_id",
+        "_dirty_since_ms",
+        "_flusher",
+        "_isr",
+        "_staged",
+        "_staged_bytes",
+        "_staged_records",
+        "_stamps",
+        "_tick",
+        "_unacknowledged",
+        "admission",
+        "config",
+        "high_watermark",
+        "leader_epoch",
+        "limits",
+        "log",
+        "metrics",
+        "offline",
+        "topic_id",
+        "topic_partition",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        log: Log,
+        config: TopicConfig,
+        *,
+        broker_id: BrokerId,
+        leader_epoch: int,
+        isr: tuple[BrokerId, ...],
+        tick: Tick,
+        flusher: Flusher,
+        tasks: TaskGroup,
+        metrics: TopicMetrics,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.metrics = metrics
+        self.offline: BrokerError | None = None
+        self.waiters: set[ParkedFetch] = set()
+        self.admission = AdmissionLane(tasks, str(topic_partition))
+        # A sole replica is its own quorum: whatever recovery kept of its log is committed.
+        self.high_watermark: LogPosition = log.end_position
+        self._isr = Isr(isr, self.high_watermark.offset)
+        self._broker_id = broker_id
+        self._tick = tick
+        self._flusher = flusher
+        self._dirty_since_ms: int | None = None
+        self._staged: list[_Append] = []
+        self._staged_bytes = 0
+        self._staged_records = 0
+        self._unacknowledged: deque[_Append] = deque()
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.limits = ProduceLimits.of(config)
+        self.log.config = LogConfig.of(config)
+        self._stamps = config.is_log_append_time
+
+    @property
+    def flushes(self) -> bool:
+        return self.config.flush_messages == 1
+
+    # Appending
+
+    def append(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        acks: int,
+        now_ms: int,
+        deadline_ms: float,
+        appender: Appender,
+        slot: int,
+    ) -> None:
+        """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
+        if self.offline is not None:
+            raise self.offline
+        if acks == ACKS_ALL and len(self._isr.members) < self.config.min_insync_replicas:
+            raise BrokerError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic_partition}: {len(self._isr.members)} in sync, "
+                f"min.insync.replicas={self.config.min_insync_replicas}",
+            )
+        if not self._staged:
+            self._tick.write(self._write)
+        log_append_time_ms = header.max_timestamp if self._stamps else -1
+        try:
+            base_offset = self.log.stage(batch, header, self.leader_epoch, now_ms)
+            next_offset = base_offset + header.last_offset_delta + 1
+            self._staged_bytes += len(batch)
+            self._staged_records += header.records_count
+        except DuplicateBatch as original:
+            base_offset, next_offset = original.base_offset, original.last_offset + 1
+            if self._stamps:
+                log_append_time_ms = original.timestamp
+        self._staged.append(_Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
+
+    def _write(self) -> None:
+        staged, self._staged = self._staged, []
+        size, self._staged_bytes = self._staged_bytes, 0
+        records, self._staged_records = self._staged_records, 0
+        try:
+            if self.offline is not None:
+                raise self.offline
+            end = self.log.write_staged()
+        except BrokerError as error:
+            self.metrics.produce_errors += 1
+            for append in staged:
+                append.appender.failed(append.slot, error)
+            return
+        self.metrics.bytes_in += size
+        self.metrics.records_in += records
+        if self.flushes:
+            self._acknowledge_written(staged)
+            if self._unacknowledged or size:
+                self.flush()
+        else:
+            self._unacknowledged.extend(staged)
+            self._held_here(end)
+            if self.log.has_rolled or end.offset - self.log.flushed_offset >= self.config.flush_messages:
+                self.flush()
+
+    def _acknowledge_written(self, staged: list[_Append]) -> None:
+        for append in staged:
+            if append.acks == ACKS_ALL and append.next_offset > self.high_watermark.offset:
+                self._unacknowledged.append(append)
+            else:
+                self._acknowledge(append)
+
+    def _acknowledge(self, append: _Append) -> None:
+        append.appender.appended(append.slot, append.base_offset, append.log_append_time_ms, self.log.log_start_offset)
+
+    def flush(self) -> None:
+        self._flusher.request(self.log, self._flushed)
+
+    def flush_if_due(self, now_ms: int) -> None:
+        """flush.ms: nothing written stays off the disk for longer than that, whoever waits for it or not."""
+        if not self.log.is_dirty:
+            self._dirty_since_ms = None
+        elif self._dirty_since_ms is None:
+            self._dirty_since_ms = now_ms
+        elif now_ms - self._dirty_since_ms >= self.config.flush_ms:
+            self._dirty_since_ms = None
+            self.flush()
+
+    def _flushed(self) -> None:
+        if self.log.is_failed:
+            self.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: a flush failed"))
+        else:
+            self._held_here(self.log.flushed_position)
+
+    def _held_here(self, position: LogPosition) -> None:
+        """This replica holds, as durably as the topic asks, everything up to `position`."""
+        if self._isr.held(self._broker_id, position.offset):
+            # With one in-sync replica the offset that became committed is always the one just reported.
+            before, self.high_watermark = self.high_watermark, position
+            if self.waiters:
+                self._wake(before, position)
+        self._acknowledge_committed()
+
+    def _wake(self, before: LogPosition, now: LogPosition) -> None:
+        if before.segment_base_offset != now.segment_base_offset:
+            self.wake_waiters()  # as in Kafka: a fetch does not wait across a roll
+            return
+        for waiter in list(self.waiters):
+            waiter.arrived(now.position - before.position)
+
+    def _acknowledge_committed(self) -> None:
+        unacknowledged, committed = self._unacknowledged, self.high_watermark.offset
+        # A duplicate may stand behind records newer than itself; waiting for those too costs it nothing but a moment.
+        while unacknowledged and unacknowledged[0].next_offset <= committed:
+            append = unacknowledged.popleft()
+            self._acknowledge(append)
+
+    def expire(self, now_ms: int) -> None:
+        """Tell whoever waited past their deadline that it is unknown whether the records will be committed."""
+        if not any(append.deadline_ms <= now_ms for append in self._unacknowledged):
+            return
+        still_waiting: deque[_Append] = deque()
+        error = BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"{self.topic_partition}: not committed within the timeout")
+        for append in self._unacknowledged:
+            if append.deadline_ms <= now_ms:
+                append.appender.failed(append.slot, error)
+            else:
+                still_waiting.append(append)
+        self._unacknowledged = still_waiting
+
+    def fail(self, error: BrokerError) -> None:
+        """The log can no longer be trusted to keep what it is given: nothing that waits is acknowledged any more."""
+        self.offline = error
+        unacknowledged, self._unacknowledged = self._unacknowledged, deque()
+        for append in unacknowledged:
+            append.appender.failed(append.slot, error)
+        self.wake_waiters()
+
+    def wake_waiters(self) -> None:
+        for waiter in list(self.waiters):
+            waiter.wake()
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self._staged and not self._unacknowledged
+
+    # Reading
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """A3: a client with another idea of the leader epoch must refresh its metadata before it is served."""
+        if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
+            return
+        if current_leader_epoch < self.leader_epoch:
+            code = ErrorCode.FENCED_LEADER_EPOCH
+        else:
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH
+        raise BrokerError(code, f"{self.topic_partition}: epoch {current_leader_epoch} asked, {self.leader_epoch} here")
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool, wait: bool = False) -> FileSpan | None:
+        """Records from `offset` on, up to the high watermark; None when there are none yet.
+
+        Raises ColdRead when that would wait for the disk and `wait` is False; with `wait` it runs in a file thread.
+        """
+        if self.offline is not None:
+            raise self.offline
+        if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition}: offset {offset}, log {self.log.log_start_offset}..{self.log.log_end_offset}",
+            )
+        if offset >= self.high_watermark.offset:
+            return None
+        return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one, wait=wait)
+
+    def read_waiting(self, offset: int, max_bytes: int, at_least_one: bool) -> FileSpan | None:
+        """`read` for a file thread."""
+        return self.read(offset, max_bytes, at_least_one=at_least_one, wait=True)
+
+    def delete_records_before(self, offset: int) -> int:
+        """DeleteRecords: -1 means everything committed. Returns the new log start offset."""
+        target = self.high_watermark.offset if offset == -1 else offset
+        if not 0 <= target <= self.high_watermark.offset:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition}: offset {offset}, high watermark {self.high_watermark.offset}",
+            )
+        self.log.move_log_start(target)
+        return self.log.log_start_offset

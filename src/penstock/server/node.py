@@ -1,0 +1,295 @@
+"""The broker, put together by hand on one page: what there is, in which order it starts, in which order it stops.
+
+Starting: take the data directory (nobody else may have it), read the metadata, open the logs, then let clients in.
+Stopping: let nobody in, finish what is in flight, flush, and write the clean-shutdown marker last. A broker that loses
+its disk stops with exit code 1 and without the marker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from penstock import __version__
+from penstock.controller.commands import RegisterBroker
+from penstock.controller.producer_ids import ProducerIds
+from penstock.controller.service import ControllerService
+from penstock.core.config import BrokerConfig
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, TopicId, topic_id_to_text
+from penstock.core.listeners import Listener as ListenerConfig
+from penstock.core.metrics import ApiMetrics
+from penstock.handlers.context import Broker
+from penstock.handlers.fetch_sessions import FetchSessions
+from penstock.handlers.pipeline import Pipeline
+from penstock.handlers.registry import APIS
+from penstock.metadata.follower import Follower
+from penstock.metadata.image import ClusterImage, ImageDelta
+from penstock.metadata.records import Endpoint, InvalidMetadata
+from penstock.metadata.sqlite_store import SqliteStore
+from penstock.net.listener import ConnectionLimits, Listener
+from penstock.replication.housekeeping import Housekeeping
+from penstock.replication.manager import ReplicaManager
+from penstock.runtime import logs
+from penstock.runtime.clock import SystemClock
+from penstock.runtime.files import Files
+from penstock.runtime.tasks import TaskGroup
+from penstock.runtime.tick import Tick
+from penstock.server.http import HttpServer
+from penstock.storage.flusher import Flusher
+from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
+
+log = logging.getLogger(__name__)
+
+HINTS = """Try it from another terminal (Ctrl-C stops the broker):
+  {command} topic create orders --partitions 3 --bootstrap-server {kafka}
+  echo "hello world" | {command} produce orders --bootstrap-server {kafka}
+  {command} consume orders --from-beginning --bootstrap-server {kafka}"""
+METADATA_FILE = "metadata.db"
+FILE_THREADS = 8
+# fdatasyncs only wait, and a disk takes many at once better than one after the other.
+FLUSH_THREADS = 16
+DRAIN_DEADLINE_MS = 5_000
+DRAIN_POLL_S = 0.01
+
+
+def run(config: BrokerConfig, ready_file: Path | None, *, hints: bool = False) -> int:
+    """Serve until told to stop. Returns the process's exit code."""
+    logs.configure()
+    try:
+        return asyncio.run(Node(config, ready_file, hints=hints).run())
+    except (DirectoryRefused, InvalidMetadata, BrokerError, OSError) as error:
+        print(f"penstock serve: {error}", file=sys.stderr)
+    return 1
+
+
+class Node:
+    def __init__(self, config: BrokerConfig, ready_file: Path | None, *, hints: bool = False) -> None:
+        self._static_config = self._config = config
+        self._node_id = BrokerId(config.int("node.id"))
+        self._ready_file = ready_file
+        self._hints = hints
+        self._clock = SystemClock()
+        self._stop = asyncio.Event()
+        self._exit_code = 0
+        self._state = "starting"
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._loop_failed)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+        _raise_descriptor_limit()
+        self._files = Files(FILE_THREADS, "files")
+        self._flushes = Files(FLUSH_THREADS, "flush")
+        self._data = await self._files.run(DataDirectory.open, self._static_config.data_dir)
+        await self._start()
+        await self._stop.wait()
+        await self._finish()
+        return self._exit_code
+
+    # Starting
+
+    async def _start(self) -> None:
+        self._tasks = TaskGroup(on_crash=self._task_crashed)
+        self._store = await SqliteStore.open(Path(self._static_config.data_dir) / METADATA_FILE)
+        self._follower = Follower(self._store, self._tasks)
+        self._follower.add_listener(self._configs_changed)
+        await self._follower.start()
+        controller = ControllerService(self._store, self._follower, self._node_id, self._current_config)
+        cluster_id = self._follower.image.cluster_id or topic_id_to_text(TopicId(os.urandom(16)))
+        identity = await self._files.run(self._data.claim, cluster_id, self._node_id)
+        await controller.start(cluster_id)
+
+        tick = Tick(asyncio.get_running_loop())
+        self._flusher = Flusher(self._flushes, self._disk_failed, parallel=FLUSH_THREADS)
+        self._partitions = ReplicaManager(
+            self._node_id,
+            self._current_config,
+            self._data,
+            tick=tick,
+            flusher=self._flusher,
+            files=self._files,
+            tasks=self._tasks,
+            clock=self._clock,
+        )
+        broker = self._assemble(controller)
+        pipeline = Pipeline(broker)
+        self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
+        self._http = HttpServer(lambda: _metrics(broker, pipeline, self._listeners), self._unready_reason)
+        await controller.ask(self._registration(identity.directory_id))
+        await self._partitions.start(self._follower.image)
+        self._follower.add_listener(self._partitions.follow)
+        Housekeeping(self._partitions, self._current_config, self._files, self._tasks, self._clock).start()
+        self._open_for_clients()
+
+    def _assemble(self, controller: ControllerService) -> Broker:
+        config = self._config
+        return Broker(
+            node_id=self._node_id,
+            current_config=self._current_config,
+            clock=self._clock,
+            files=self._files,
+            follower=self._follower,
+            controller=controller,
+            producer_ids=ProducerIds(controller),
+            partitions=self._partitions,
+            fetch_sessions=FetchSessions(
+                config.int("max.incremental.fetch.session.cache.slots"), int.from_bytes(os.urandom(3), "big")
+            ),
+            tasks=self._tasks,
+            loop=asyncio.get_running_loop(),
+            api_metrics={key: ApiMetrics() for key in APIS},
+            apis=APIS,
+        )
+
+    def _listener(self, wanted: ListenerConfig, pipeline: Pipeline, tick: Tick) -> Listener:
+        config = self._config
+        listener = Listener(
+            name=wanted.name,
+            limits=ConnectionLimits(
+                max_frame_bytes=config.int("socket.request.max.bytes"),
+                max_connections=config.int("max.connections"),
+                max_connections_per_address=config.int("max.connections.per.ip"),
+                idle_limit_ms=config.int("connections.max.idle.ms"),
+                read_deadline_ms=config.int("penstock.request.read.deadline.ms"),
+                send_buffer_bytes=config.int("socket.send.buffer.bytes"),
+                receive_buffer_bytes=config.int("socket.receive.buffer.bytes"),
+            ),
+            serve=pipeline.serve,
+            tick=tick,
+            clock=self._clock,
+        )
+        try:
+            listener.bind(wanted.host, wanted.port)
+        except OSError as error:
+            raise OSError(f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror}") from error
+        return listener
+
+    def _registration(self, directory_id: str) -> RegisterBroker:
+        """What other brokers and clients need to find this one; a port of 0 has become a real one by now."""
+        config = self._config
+        return RegisterBroker(
+            broker_id=self._node_id,
+            listeners=tuple(
+                Endpoint(name=each.name, host=each.host, port=each.port or listener.address[1])
+                for each, listener in zip(config.advertised_listeners, self._listeners, strict=True)
+            ),
+            host=config.optional_str("penstock.host") or "",
+            rack=config.optional_str("broker.rack"),
+            directory_id=directory_id,
+        )
+
+    def _open_for_clients(self) -> None:
+        config = self._config
+        http_host, http_port = self._http.bind(
+            config.optional_str("penstock.http.host") or config.listeners[0].host, config.int("penstock.http.port")
+        )
+        for listener in self._listeners:
+            listener.start()
+        self._state = "serving"
+        kafka = "{}:{}".format(*self._listeners[0].address)
+        http = f"{http_host}:{http_port}"
+        print(f"penstock {__version__} ready: kafka {kafka}, http {http}, data {config.data_dir}", flush=True)
+        if self._hints:
+            print(HINTS.format(command=Path(sys.executable).with_name("penstock"), kafka=kafka), flush=True)
+        if self._ready_file is not None:
+            facts = {"node_id": self._node_id, "pid": os.getpid(), "kafka": kafka, "http": http}
+            unfinished = self._ready_file.with_name(self._ready_file.name + ".tmp")
+            unfinished.write_text(json.dumps(facts) + "\n")
+            unfinished.replace(self._ready_file)
+        self._tasks.spawn(self._http.serve(self._files), name="http")
+
+    # Serving
+
+    def _current_config(self) -> BrokerConfig:
+        return self._config
+
+    def _configs_changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
+        if delta.broker_configs_changed:
+            self._config = self._static_config.with_dynamic(
+                new.broker_configs.get(None, {}), new.broker_configs.get(self._node_id, {})
+            )
+
+    def _unready_reason(self) -> str | None:
+        return None if self._state == "serving" else self._state
+
+    # Stopping
+
+    def _signalled(self, name: str) -> None:
+        if self._stop.is_set():
+            log.warning("stopping at once, unclean", extra={"signal": name})
+            os._exit(1)
+        log.info("stopping", extra={"signal": name})
+        self._stop.set()
+
+    def _disk_failed(self, error: BaseException) -> None:
+        """Never retried: after a failed fsync nobody knows what is on disk."""
+        log.error("a flush failed, the broker stops", extra={"error": error, "data": self._static_config.data_dir})
+        offline = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data directory failed: {error}")
+        for partition in self._partitions.all():
+            partition.fail(offline)
+        self._crash()
+
+    def _task_crashed(self, name: str, error: BaseException) -> None:
+        self._crash()
+
+    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        log.error(
+            "unexpected failure in the event loop",
+            extra={"event": context.get("message")},
+            exc_info=error if isinstance(error, BaseException) else None,
+        )
+        self._crash()
+
+    def _crash(self) -> None:
+        self._exit_code = 1
+        self._stop.set()
+
+    async def _finish(self) -> None:
+        self._state = "stopping"
+        for listener in self._listeners:
+            listener.stop_accepting()
+        await self._drain()
+        for listener in self._listeners:
+            listener.close()
+        await self._http.close()
+        await self._tasks.stop()
+        await self._follower.stop()
+        await self._store.close()
+        if self._exit_code == 0:
+            await self._flusher.drain()
+            if not await self._partitions.close():
+                self._exit_code = 1
+        else:
+            self._data.release()
+        log.info("stopped", extra={"exit_code": self._exit_code})
+
+    async def _drain(self) -> None:
+        """Answer what was asked: parked fetches now, appends when they are as durable as they must be."""
+        deadline_ms = self._clock.monotonic_ms() + DRAIN_DEADLINE_MS
+        while self._clock.monotonic_ms() < deadline_ms:
+            for partition in self._partitions.all():
+                partition.wake_waiters()
+            if all(connection.is_quiet for listener in self._listeners for connection in listener.connections):
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
+
+
+def _metrics(broker: Broker, pipeline: Pipeline, listeners: list[Listener]) -> bytes:
+    from penstock.server.metrics import render
+
+    return render(broker, pipeline, listeners)
+
+
+def _raise_descriptor_limit() -> None:
+    """Partitions and connections take one descriptor each; what the system allows us, we use."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
