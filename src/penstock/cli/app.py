@@ -1,0 +1,48 @@
+"""All commands as one program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import penstock
+from penstock.cli import log, topic
+from penstock.cli.consume import consume
+from penstock.cli.produce import produce
+from penstock.cli.serve_help import add_serve
+
+
+def run() -> None:
+    build_app()(prog_name="penstock")
+
+
+def build_app() -> typer.Typer:
+    app = typer.Typer(
+        name="penstock",
+        help="A message queue that speaks the Kafka protocol: the broker, and tools for any broker of that protocol.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(help=app.info.help)(_version)
+    add_serve(app)
+    app.add_typer(topic.app, name="topic")
+    app.command()(produce)
+    app.command()(consume)
+    app.add_typer(log.app, name="log")
+    return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"penstock {penstock.__version__}")
+        raise typer.Exit
+
+
+def _version(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""

@@ -1,0 +1,131 @@
+"""How the tools reach a broker: through confluent-kafka, with any broker of the Kafka protocol.
+
+confluent-kafka is imported when a tool needs it, never before: a broker runs without it, and says how to get it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient, TopicMetadata
+
+Settings = dict[str, str | int | float | bool]
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+_CONNECT_TIMEOUT_S = 3
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="PENSTOCK_BOOTSTRAP",
+        help="A broker of the cluster; several with commas.",
+    ),
+]
+ClientConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--client-config",
+        "-X",
+        metavar="KEY=VALUE",
+        help="A setting of librdkafka, for TLS and logins; may be repeated.",
+    ),
+]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the broker.")]
+
+DEFAULT_TIMEOUT_S = 30.0
+
+
+def fail(message: str, exit_code: int = 1) -> NoReturn:
+    print(f"penstock: {message}", file=sys.stderr)
+    raise typer.Exit(exit_code)
+
+
+def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    """`KEY=VALUE` of a repeated option."""
+    parted = [text.partition("=") for text in texts or ()]
+    for name, separator, _ in parted:
+        if not separator or not name:
+            fail(f'{option} takes KEY=VALUE, not "{name}"', 2)
+    return {name: value for name, _, value in parted}
+
+
+def admin_client(bootstrap: str, settings: list[str] | None) -> AdminClient:
+    _require_confluent_kafka()
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(_settings(bootstrap, settings, {}))
+
+
+def producer(bootstrap: str, settings: list[str] | None, own: Settings) -> Producer:
+    _require_confluent_kafka()
+    from confluent_kafka import Producer
+
+    return Producer(_settings(bootstrap, settings, own))
+
+
+def consumer(bootstrap: str, settings: list[str] | None, own: Settings) -> Consumer:
+    """A consumer that is assigned its partitions: it joins no group and commits nothing."""
+    _require_confluent_kafka()
+    from confluent_kafka import Consumer
+
+    group: Settings = {"group.id": "penstock-cli", "enable.auto.commit": False, "enable.auto.offset.store": False}
+    return Consumer(_settings(bootstrap, settings, group | own))
+
+
+def _require_confluent_kafka() -> None:
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        fail("this command needs confluent-kafka: pip install confluent-kafka")
+
+
+def _settings(bootstrap: str, settings: list[str] | None, own: Settings) -> Settings:
+    _check_reachable(bootstrap)
+    # librdkafka's log would tell of every attempt to connect; what failed is said once, by `fail`.
+    quiet: Settings = {"log_level": 0}
+    return {"bootstrap.servers": bootstrap, "client.id": "penstock-cli"} | quiet | own | pairs("-X", settings)
+
+
+def _check_reachable(bootstrap: str) -> None:
+    """Nothing listening is the most common mistake, and librdkafka would try for the whole timeout."""
+    reasons = []
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not port.isdigit():
+            fail(f'--bootstrap-server takes HOST:PORT, not "{address}"', 2)
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            reasons.append(f"{address}: {error.strerror or error}")
+    fail(f"no broker there, is it running? {'; '.join(reasons)}")
+
+
+def topic_metadata(client: AdminClient | Consumer, topic: str, timeout: float) -> TopicMetadata:
+    """The topic as the broker knows it, without creating it; the command ends here when there is none."""
+    from confluent_kafka import KafkaException
+
+    try:
+        topics = client.list_topics(timeout=timeout).topics
+    except KafkaException as error:
+        fail(reason(error.args[0]))
+    if topic not in topics:
+        fail(f'no topic "{topic}"')
+    found = topics[topic]
+    if found.error is not None:
+        fail(f'topic "{topic}": {reason(found.error)}')
+    return found
+
+
+def reason(error: KafkaError) -> str:
+    """librdkafka's words for an error, and its name, which is what one searches for."""
+    return f"{error.str()} ({error.name()})"
