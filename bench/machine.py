@@ -1,0 +1,109 @@
+"""What the machine itself can do in this run: the limits that every figure of the suite is read against."""
+
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+from bench.percentiles import latency_figures
+from bench.report import Row
+
+Answer = TypeVar("Answer")
+
+# Not fork: it would copy the locks of librdkafka's threads in whatever state they are.
+SPAWN = get_context("spawn")
+RECEIVE_BUFFER_BYTES = 1 << 20
+LOOPBACK_S = 1.0
+FDATASYNC_APPEND_BYTES = 16 << 10
+FDATASYNC_COUNT = 1_000
+PAGE_CACHE_CHUNK_BYTES = 1 << 20
+PAGE_CACHE_CHUNKS = 1_024
+
+
+def in_own_process(function: Callable[..., Answer], *arguments: object) -> Answer:
+    """Runs a client in a fresh process, which shares neither an interpreter lock nor a warm state with another."""
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def loopback_row(scenario: str, chunk_bytes: int, directory: Path, repeat: int) -> Row:
+    del directory
+    return _speed_row(scenario, [_loopback_mb_per_s(chunk_bytes) for _ in range(repeat)])
+
+
+def page_cache_row(directory: Path, repeat: int) -> Row:
+    """Sequential writes into the page cache: the limit of an append without fdatasync."""
+    # A virtual machine's memory is slow when it is touched for the first time, so the first repetition does not count.
+    return _speed_row("page-cache", [_page_cache_mb_per_s(directory) for _ in range(repeat + 1)][1:])
+
+
+def fdatasync_row(directory: Path, repeat: int) -> Row:
+    """How long the disk takes to make one append durable: the floor of acks=all on a flushed topic."""
+    return Row("fdatasync", "machine", latency_figures(_fdatasync_latencies_ms(directory, FDATASYNC_COUNT * repeat)))
+
+
+def _speed_row(scenario: str, speeds: list[float]) -> Row:
+    return Row(scenario, "machine", {"mb_per_s": statistics.median(speeds)}, (min(speeds), max(speeds)))
+
+
+def _loopback_mb_per_s(chunk_bytes: int) -> float:
+    """One process sends such chunks as fast as it can, this one receives; the clock starts at the first byte."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = SPAWN.Process(target=_send_until_closed, args=(server.getsockname()[1], chunk_bytes))
+        sender.start()
+        connection, _ = server.accept()
+    buffer = bytearray(RECEIVE_BUFFER_BYTES)
+    with connection:
+        connection.recv_into(buffer)
+        received_bytes, started = 0, time.perf_counter()
+        while (elapsed_s := time.perf_counter() - started) < LOOPBACK_S:
+            received_bytes += connection.recv_into(buffer)
+    sender.join()
+    return received_bytes / elapsed_s / 1e6
+
+
+def _send_until_closed(port: int, chunk_bytes: int) -> None:
+    chunk = memoryview(bytearray(chunk_bytes))
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        try:
+            while True:
+                connection.sendall(chunk)
+        except ConnectionError:
+            return
+
+
+def _fdatasync_latencies_ms(directory: Path, count: int) -> list[float]:
+    path = directory / "fdatasync-probe"
+    payload = bytes(FDATASYNC_APPEND_BYTES)
+    latencies: list[float] = []
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    try:
+        for _ in range(count):
+            started = time.perf_counter()
+            os.write(descriptor, payload)
+            os.fdatasync(descriptor)
+            latencies.append((time.perf_counter() - started) * 1_000)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return latencies
+
+
+def _page_cache_mb_per_s(directory: Path) -> float:
+    path = directory / "page-cache-probe"
+    payload = bytes(PAGE_CACHE_CHUNK_BYTES)
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    try:
+        started = time.perf_counter()
+        for _ in range(PAGE_CACHE_CHUNKS):
+            os.write(descriptor, payload)
+        elapsed_s = time.perf_counter() - started
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return PAGE_CACHE_CHUNKS * PAGE_CACHE_CHUNK_BYTES / elapsed_s / 1e6

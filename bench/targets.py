@@ -1,0 +1,77 @@
+"""What Penstock promises about speed and memory, and how a promise is carried over to another machine.
+
+The throughput promises are shares of what a prototype reached on a machine whose loopback carried 1.3 GB/s; they grow
+and shrink with the loopback of the run at hand. That prototype fetched faster than 1.3 GB/s in pieces of 1 MiB, so the
+1.3 GB/s were measured with small pieces: the run's loopback at 16 KiB is what corresponds to it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.report import Row, Verdict
+
+PROTOTYPE_LOOPBACK_MB_PER_S = 1_300
+SCALING_SCENARIO = "loopback-16k"
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """At least this share of the prototype's figure, at the speed of this machine's loopback."""
+
+    scenario: str
+    figure: str
+    prototype: float
+    share: float
+
+    def verdict(self, measured: float, scale: float) -> Verdict:
+        target = self.prototype * self.share * scale
+        return Verdict(self.scenario, self.figure, "at least", target, measured, measured >= target)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most this much, on any machine."""
+
+    scenario: str
+    figure: str
+    limit: float
+
+    def verdict(self, measured: float, scale: float) -> Verdict:
+        del scale
+        return Verdict(self.scenario, self.figure, "at most", self.limit, measured, measured <= self.limit)
+
+
+PARTITIONS_COUNT = 10_000
+OTHER_DESCRIPTORS = 100  # sockets, the metadata store, standard streams: what a broker holds without any partition
+
+TARGETS: tuple[Throughput | Limit, ...] = (
+    Throughput("produce-1m", "mb_per_s", 1_868, 0.75),
+    Throughput("fetch-1m", "mb_per_s", 2_128, 0.75),
+    Throughput("produce-16k", "mb_per_s", 458, 0.60),
+    Throughput("single-8c", "requests_per_s", 119_000, 0.60),
+    Limit("latency-flushed", "p99_ms", 10),
+    Limit("latency-flushed-8c", "p99_ms", 10),
+    Limit("cold-start", "ready_s", 1),
+    Limit("cold-start", "resident_mb", 80),
+    Limit("partitions-10k", "ready_s", 10),
+    Limit("partitions-10k", "resident_mb", 1_500),
+    Limit("partitions-10k", "descriptors", PARTITIONS_COUNT + OTHER_DESCRIPTORS),
+    Limit("recovery", "s_per_gib", 1),
+)
+
+
+def verdicts(rows: Sequence[Row]) -> list[Verdict]:
+    """The promises that the rows of Penstock speak about; unscaled when the run did not measure its loopback."""
+    figures = {(row.scenario, row.system): row.figures for row in rows}
+    loopback = figures.get((SCALING_SCENARIO, "machine"), {"mb_per_s": PROTOTYPE_LOOPBACK_MB_PER_S})
+    scale = loopback["mb_per_s"] / PROTOTYPE_LOOPBACK_MB_PER_S
+    failed = {row.scenario for row in rows if row.system == "penstock" and row.failure}
+    found = []
+    for target in TARGETS:
+        if target.scenario in failed:
+            found.append(target.verdict(math.nan, scale))  # no comparison with it holds
+        measured = figures.get((target.scenario, "penstock"), {})
+        if target.figure in measured:
+            found.append(target.verdict(measured[target.figure], scale))
+    return found

@@ -1,0 +1,169 @@
+"""The few Kafka requests that the replay clients send, encoded once before the clock starts.
+
+Layouts: record batch v2, Produce v10 (the version librdkafka sends) and Fetch v16, both flexible. All requests of one
+kind have the same size, and so have their successful responses: that is what lets the clients count by length alone.
+"""
+
+import random
+import socket
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+PRODUCE_KEY, PRODUCE_VERSION = 0, 10
+FETCH_KEY, FETCH_VERSION = 1, 16
+CLIENT_ID = b"penstock-bench"
+CORRELATION_ID = 7
+BATCH_HEADER_SIZE = 61
+BATCH_CRC_POSITION = 17
+BATCH_CRC_COVERS_FROM = 21
+TIMESTAMP_MS = 1_700_000_000_000
+NO_TAGS = b"\x00"
+
+# Successful responses: length, correlation id, header tags, then the body's fields before the first error code.
+FETCH_ERROR_POSITION = 4 + 4 + 1 + 4
+FETCH_PARTITION_ERROR_POSITION = FETCH_ERROR_POSITION + 2 + 4 + 1 + 16 + 1 + 4
+FETCH_RECORDS_POSITION = FETCH_PARTITION_ERROR_POSITION + 2 + 8 + 8 + 8 + 1 + 4
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One encoded record batch and how many records are in it."""
+
+    data: bytes
+    records_count: int
+
+
+def uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def varint(value: int) -> bytes:
+    return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def compact_string(text: bytes) -> bytes:
+    return uvarint(len(text) + 1) + text
+
+
+def record(value: bytes, offset_delta: int) -> bytes:
+    """A record without key and headers, at the batch's base timestamp."""
+    body = b"\x00" + varint(0) + varint(offset_delta) + varint(-1) + varint(len(value)) + value + varint(0)
+    return varint(len(body)) + body
+
+
+def batch_of(values: list[bytes]) -> Batch:
+    records = b"".join(record(value, offset_delta) for offset_delta, value in enumerate(values))
+    attributes = 0
+    checked = (
+        struct.pack(">hiqqqhii", attributes, len(values) - 1, TIMESTAMP_MS, TIMESTAMP_MS, -1, -1, -1, len(values))
+        + records
+    )
+    batch_length = BATCH_HEADER_SIZE - 12 + len(records)
+    header = struct.pack(">qiibI", 0, batch_length, -1, 2, crc32c(checked))
+    return Batch(header + checked, len(values))
+
+
+def batch_of_size(batch_bytes: int, record_bytes: int) -> Batch:
+    """A batch of exactly `batch_bytes`, of records with values of `record_bytes`; the last value takes up the rest."""
+    randomness = random.Random(batch_bytes)
+    records_count = max(1, (batch_bytes - BATCH_HEADER_SIZE) // (record_bytes + 10))
+    values = [randomness.randbytes(record_bytes) for _ in range(records_count)]
+    missing = batch_bytes - len(batch_of(values).data)
+    # The varints before the last value may grow with it, so a second look settles the size.
+    for _ in range(2):
+        values[-1] = randomness.randbytes(len(values[-1]) + missing)
+        missing = batch_bytes - len(batch_of(values).data)
+    if missing:
+        raise ValueError(f"no batch of exactly {batch_bytes} bytes with records of {record_bytes}")
+    return batch_of(values)
+
+
+def frame(api_key: int, api_version: int, body: bytes) -> bytes:
+    header = struct.pack(">hhih", api_key, api_version, CORRELATION_ID, len(CLIENT_ID)) + CLIENT_ID + NO_TAGS
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def produce_request(topic: str, partition: int, batch: Batch, acks: int) -> bytes:
+    partition_data = struct.pack(">i", partition) + uvarint(len(batch.data) + 1) + batch.data + NO_TAGS
+    topic_data = compact_string(topic.encode()) + uvarint(1 + 1) + partition_data + NO_TAGS
+    no_transactional_id = b"\x00"
+    timeout_ms = 30_000
+    body = no_transactional_id + struct.pack(">hi", acks, timeout_ms) + uvarint(1 + 1) + topic_data + NO_TAGS
+    return frame(PRODUCE_KEY, PRODUCE_VERSION, body)
+
+
+def produce_error_position(topic: str) -> int:
+    """Where the error code of a Produce response's only partition stands in its frame."""
+    return 4 + 4 + 1 + 1 + len(compact_string(topic.encode())) + 1 + 4
+
+
+def produce_response(topic: str, partition: int) -> bytes:
+    """A successful response, for the stub. The offsets are of no interest to the replay client."""
+    nothing_wrong = struct.pack(">ihqqq", partition, 0, 0, -1, 0) + uvarint(0 + 1) + b"\x00" + NO_TAGS
+    body = uvarint(1 + 1) + compact_string(topic.encode()) + uvarint(1 + 1) + nothing_wrong + NO_TAGS
+    return response_frame(body + struct.pack(">i", 0) + NO_TAGS)
+
+
+def fetch_request(topic_id: bytes, partition: int, fetch_offset: int, max_bytes: int) -> bytes:
+    """A consumer's fetch outside any session (epoch -1), which does not wait when there is nothing."""
+    max_wait_ms, min_bytes, isolation_level = 0, 1, 0
+    head = struct.pack(">iiibii", max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1)
+    partition_data = struct.pack(">iiqiqi", partition, -1, fetch_offset, -1, -1, max_bytes) + NO_TAGS
+    topic_data = topic_id + uvarint(1 + 1) + partition_data + NO_TAGS
+    no_forgotten_topics, no_rack = uvarint(0 + 1), compact_string(b"")
+    return frame(FETCH_KEY, FETCH_VERSION, head + uvarint(1 + 1) + topic_data + no_forgotten_topics + no_rack + NO_TAGS)
+
+
+def fetch_response(topic_id: bytes, partition: int, records: bytes) -> bytes:
+    """A successful response, for the stub."""
+    no_aborted_transactions, no_preferred_replica = b"\x00", -1
+    partition_data = struct.pack(">ihqqq", partition, 0, 1 << 40, 1 << 40, 0) + no_aborted_transactions
+    partition_data += struct.pack(">i", no_preferred_replica) + uvarint(len(records) + 1) + records + NO_TAGS
+    topic_data = topic_id + uvarint(1 + 1) + partition_data + NO_TAGS
+    return response_frame(struct.pack(">ihi", 0, 0, 0) + uvarint(1 + 1) + topic_data + NO_TAGS)
+
+
+def response_frame(body: bytes) -> bytes:
+    return struct.pack(">i", 4 + 1 + len(body)) + struct.pack(">i", CORRELATION_ID) + NO_TAGS + body
+
+
+def int16_at(response: bytes, position: int) -> int:
+    return int(struct.unpack_from(">h", response, position)[0])
+
+
+def fetched_records(response: bytes) -> bytes:
+    """The records of a Fetch response's only partition; an error in it is raised."""
+    for position in (FETCH_ERROR_POSITION, FETCH_PARTITION_ERROR_POSITION):
+        if error_code := int16_at(response, position):
+            raise RuntimeError(f"Fetch was answered with error code {error_code}")
+    length, shift, position = 0, 0, FETCH_RECORDS_POSITION
+    while True:
+        byte = response[position]
+        length |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return response[position : position + length - 1]
+
+
+def exchange(connection: socket.socket, request: bytes) -> bytes:
+    """Sends one request and returns its response, length included."""
+    connection.sendall(request)
+    size = receive_exactly(connection, 4)
+    return size + receive_exactly(connection, struct.unpack(">i", size)[0])
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        chunk = connection.recv(size - len(received))
+        if not chunk:
+            raise ConnectionError("the broker closed the connection")
+        received += chunk
+    return bytes(received)

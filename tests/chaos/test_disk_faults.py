@@ -1,0 +1,133 @@
+"""Disks that fail: nothing is acknowledged that is not kept, and what can go on goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.chaos.ledger import PARTITIONS, TOPIC, Ledger, create_topic, read_all
+from tests.testkit.broker import Broker
+from tests.testkit.waiting import eventually
+
+
+def a_producer(bootstrap: str, **settings: object) -> Producer:
+    return Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "retries": 0, "log_level": 0}
+        | {name.replace("_", "."): value for name, value in settings.items()}
+    )
+
+
+def send(producer: Producer, ledger: Ledger, number: int, payload_bytes: int = 100) -> bool:
+    """True when it was acknowledged."""
+    partition = number % PARTITIONS
+    before = len(ledger.acknowledged[partition])
+    ledger.sent[partition].append(number)
+    producer.produce(TOPIC, b"%012d" % number + b"." * payload_bytes, partition=partition, on_delivery=ledger.settle)
+    assert producer.flush(20) == 0
+    return len(ledger.acknowledged[partition]) > before
+
+
+@pytest.fixture
+def strace() -> str:
+    path = shutil.which("strace")
+    if path is None:
+        pytest.skip("strace is not installed: apt-get install strace")
+    return path
+
+
+def inject(strace: str, broker: Broker, fault: str) -> subprocess.Popen[bytes]:
+    """Attach to the running broker; returns when the fault is armed."""
+    call = fault.partition(":")[0]
+    tracer = subprocess.Popen(
+        [strace, "-f", "-q", "-p", str(broker.pid), "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={fault}"],
+        stderr=subprocess.PIPE,
+    )
+
+    def is_traced() -> bool:
+        if tracer.poll() is not None:
+            assert tracer.stderr is not None
+            pytest.skip(f"strace cannot attach here: {tracer.stderr.read().decode().strip()}")
+        tasks = Path(f"/proc/{broker.pid}/task")
+        return all("TracerPid:\t0\n" not in (task / "status").read_text() for task in tasks.iterdir())
+
+    eventually(is_traced, 10, "strace did not attach")
+    return tracer
+
+
+def test_given_a_failed_fdatasync_then_nothing_is_acknowledged_any_more_and_the_broker_ends_unclean(
+    tmp_path: Path, strace: str
+) -> None:
+    ledger = Ledger()
+    broker = Broker.start(tmp_path / "data")
+    create_topic(broker.bootstrap)
+    producer = a_producer(broker.bootstrap, message_timeout_ms=3_000)
+    assert send(producer, ledger, 0)
+    tracer = inject(strace, broker, "fdatasync:error=EIO:when=1")
+
+    assert not send(producer, ledger, PARTITIONS)  # the same partition
+
+    exit_code = broker._running().wait(10)
+    tracer.wait(10)
+    assert exit_code == 1
+    assert "a flush failed" in broker.log_text()
+    with Broker.start(tmp_path / "data") as again:
+        ledger.check(read_all(again.bootstrap), exactly_once=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("a full disk needs root to mount a small tmpfs")
+    at = tmp_path / "small"
+    at.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(at)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs mounts here: {mounted.stderr.decode().strip()}")
+    yield at
+    subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+# A tmpfs that fills up gives real short writes as well: the last append fits in part.
+def test_given_a_full_disk_then_appends_fail_whole_reads_go_on_and_freed_space_is_enough_to_go_on(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    ledger = Ledger()
+    with Broker.start(small_disk / "data", log_index_size_max_bytes=40_960) as broker:
+        create_topic(broker.bootstrap)
+        producer = a_producer(broker.bootstrap, message_timeout_ms=5_000)
+        for number in range(50):
+            assert send(producer, ledger, number)
+        ballast = small_disk / "ballast"
+        with ballast.open("wb") as file, pytest.raises(OSError, match="No space left"):
+            while True:
+                file.write(b"x" * 65_536)
+                file.flush()
+
+        refused = [number for number in range(50, 80) if not send(producer, ledger, number, payload_bytes=100_000)]
+        assert refused, "the disk was not full"
+        assert "KAFKA_STORAGE_ERROR" in broker.log_text() or ledger.failures
+        ledger.check(read_all(broker.bootstrap), exactly_once=True)
+        with pytest.raises(KafkaException):
+            create_other_topic(broker.bootstrap, "while-full")
+
+        ballast.unlink()
+        for number in range(80, 120):
+            assert send(producer, ledger, number)
+        create_other_topic(broker.bootstrap, "after")
+        ledger.check(read_all(broker.bootstrap), exactly_once=True)
+        broker.kill()
+        broker.restart()
+        ledger.check(read_all(broker.bootstrap), exactly_once=True)
+
+
+def create_other_topic(bootstrap: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    # Large enough that the metadata of its partitions cannot fit into what is left of a page.
+    admin.create_topics([NewTopic(name, 500, 1)])[name].result(10)
