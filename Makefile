@@ -12,7 +12,6 @@ install:
 	@scripts/setup.sh all
 
 test: install
-	@scripts/fetch_jars.sh || true
 	@$(PYTHON) -m pytest -q -n 2 --dist loadgroup tests
 
 # Format, lint, types, imports and the quick tests: what to run before every commit.
@@ -28,7 +27,7 @@ chaos: install
 	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos
 
 bench: install
-	@$(PYTHON) -m bench
+	@$(PYTHON) -m bench $(ARGS)
 
 docs: install
 	@$(PYTHON) scripts/generate_docs.py

@@ -13,6 +13,7 @@ from bench import brokers, suite
 from bench.report import Row, write_docs, write_json
 from bench.targets import verdicts
 
+BUSY_LOAD_AVERAGE = 0.5
 DOCS = brokers.ROOT / "docs" / "performance.md"
 
 
@@ -21,6 +22,9 @@ def main() -> int:
     # So that no broker and no data outlive the run when it is stopped.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     wanted = _matching(arguments.scenarios)
+    load_average = os.getloadavg()[0]
+    if load_average > BUSY_LOAD_AVERAGE:
+        print(f"this machine is busy with other work (load average {load_average:.1f}): the figures will be too low\n")
     rows: list[Row] = []
     for row in suite.rows(wanted, arguments.against, arguments.repeat, arguments.data_root):
         rows.append(row)

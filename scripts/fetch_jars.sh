@@ -29,7 +29,7 @@ fetch() {
     # Maven on a machine without network tries for a long time; a healthy download takes a minute.
     if ! timeout 600 mvn -q -B -f "$sources/pom.xml" dependency:copy-dependencies \
         -DoutputDirectory="$jars/lib" -DincludeScope=runtime >"$log" 2>&1; then
-        tail -n 5 "$log"
+        grep -m 1 ERROR "$log" || true
         out_of_reach "Maven could not bring the jars (its output: .jars/maven.log)."
     fi
 }

@@ -40,8 +40,8 @@ fi
 fingerprint() {
     {
         cat pyproject.toml constraints.txt setup.py src/penstock/protocol/records/_kernel.pyx
-        is_there gcc && is_there python3-dev && echo compiler
-    } 2>/dev/null | sha256sum | cut -d' ' -f1
+        if is_there gcc && is_there python3-dev; then echo compiler; fi
+    } | sha256sum | cut -d' ' -f1
 }
 
 python_is_new_enough() {

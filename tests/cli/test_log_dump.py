@@ -15,7 +15,7 @@ import pytest
 from penstock.cli.log_reader import Fact, Problem, read_any
 from penstock.protocol.batch import Codec
 from penstock.protocol.records import Record, build_batch
-from penstock.storage.checkpoints import write_epochs
+from penstock.storage.checkpoints import replace_epochs
 from penstock.storage.epochs import EpochEntry
 from penstock.storage.producer_snapshot import to_bytes
 from penstock.storage.producers import AppendedBatch, ProducerEntry
@@ -54,7 +54,7 @@ def partition(tmp_path: Path) -> Path:
     batch = AppendedBatch(base_sequence=2, last_sequence=4, base_offset=102, last_offset=104, timestamp=1_004)
     entry = ProducerEntry(0, (batch,), 3, 1_004, -1, -1)
     (tmp_path / f"{SEGMENT}.snapshot").write_bytes(to_bytes({7: entry}))
-    write_epochs(str(tmp_path / "leader-epoch-checkpoint"), [EpochEntry(3, 100)])
+    replace_epochs(str(tmp_path / "leader-epoch-checkpoint"), [EpochEntry(3, 100)])
     (tmp_path / "unrelated.txt").write_text("left alone")
     return tmp_path
 

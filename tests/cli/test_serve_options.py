@@ -132,7 +132,7 @@ def test_given_no_confluent_kafka_then_a_tool_says_how_to_get_it() -> None:
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
     assert finished.returncode == 1
-    assert finished.stderr == "penstock: this command needs confluent-kafka: pip install 'penstock[client]'\n"
+    assert finished.stderr == "penstock: this command needs confluent-kafka: pip install confluent-kafka\n"
 
 
 def test_given_nothing_listens_then_a_tool_says_so_at_once() -> None:

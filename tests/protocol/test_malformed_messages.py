@@ -133,7 +133,7 @@ def test_given_a_body_that_memory_does_not_suffice_for_then_it_is_malformed(monk
 def test_given_text_that_is_not_utf8_then_it_is_decoded_with_replacements() -> None:
     request = MetadataRequest.decode(b"\0\0\0\x01\0\x03a\xff\xc3", 1)
 
-    assert request.topics == [MetadataRequestTopic(name="a��")]
+    assert request.topics == [MetadataRequestTopic(name="a??")]
 
 
 # Tagged fields

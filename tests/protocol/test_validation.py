@@ -85,8 +85,9 @@ def test_given_a_sound_batch_then_it_passes_untouched(codec: Codec, producer: di
     assert not needs_deep_check(header, LIMITS)
 
 
-def test_given_a_transactional_batch_of_a_producer_then_it_passes() -> None:
-    fields = {"attributes": TRANSACTIONAL_BIT, "producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+@pytest.mark.parametrize("producer_id", [5, -1])
+def test_given_a_transactional_batch_then_it_passes_since_the_request_decides(producer_id: int) -> None:
+    fields = {"attributes": TRANSACTIONAL_BIT, "producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
 
     assert check(with_header(build_batch(records()), **fields)).is_transactional
 
@@ -118,7 +119,6 @@ def test_given_a_batch_of_exactly_max_message_bytes_then_it_passes_and_one_byte_
         ({"attributes": CONTROL_BIT}, ErrorCode.INVALID_RECORD),
         ({"attributes": CONTROL_BIT | LOG_APPEND_TIME_BIT}, ErrorCode.INVALID_RECORD),
         ({"attributes": LOG_APPEND_TIME_BIT}, ErrorCode.INVALID_TIMESTAMP),
-        ({"attributes": TRANSACTIONAL_BIT}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 5}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 0, "producer_epoch": 0, "base_sequence": -1}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 0, "producer_epoch": -1, "base_sequence": 0}, ErrorCode.INVALID_RECORD),

@@ -144,6 +144,23 @@ def test_given_no_room_for_the_snapshot_when_flushed_then_records_count_as_flush
         assert again.producers.entries[1].batches == log.producers.entries[1].batches
 
 
+def test_given_a_snapshot_that_the_disk_refuses_when_flushed_then_the_flush_fails(
+    new_log: NewLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log()
+    append(log, a_batch())
+    flush(log)
+    log.roll(NOW_MS)
+
+    def broken(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".snapshot.tmp"):
+            raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="input/output error"):
+        log.begin_flush().run()
+
+
 # The flusher
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from itertools import pairwise
 
 import pytest
 from tests.storage.conftest import NewLog
@@ -227,7 +228,7 @@ def test_given_a_log_opened_after_a_clean_stop_when_nobody_uses_it_then_it_holds
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-@pytest.mark.parametrize("damage", ["missing", "zeroed", "reversed", "cut", "foreign"])
+@pytest.mark.parametrize("damage", ["missing", "zeroed", "reversed", "cut", "foreign", "shifted"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_given_damaged_indexes_when_reopened_then_every_read_is_as_without_any(
     new_log: NewLog, suffix: str, damage: str, clean: bool
@@ -249,6 +250,11 @@ def test_given_damaged_indexes_when_reopened_then_every_read_is_as_without_any(
             "cut": b"".join(entries[: len(entries) // 2]),
             # Plausible by itself and right about nothing: every entry a little off.
             "foreign": b"".join(entry[:-1] + bytes([entry[-1] ^ 1]) for entry in entries),
+            # Every entry points to a batch, but to the next one.
+            "shifted": b"".join(
+                entry[:4] + later[4:] if suffix == "index" else later[:8] + entry[8:]
+                for entry, later in pairwise(entries)
+            ),
         }[damage]
         os.unlink(path)
         if changed is not None:

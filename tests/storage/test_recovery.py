@@ -180,6 +180,17 @@ def test_given_a_bad_batch_in_an_older_segment_when_opened_then_no_later_segment
     assert append(again, a_batch(producer=(1, 0, 0))) == again.log_end_offset - 1
 
 
+def test_given_a_segment_inside_another_when_opened_then_it_and_what_follows_it_goes(new_log: NewLog) -> None:
+    log = a_log_with_a_tail(new_log, segment_bytes=1_200)
+    first, second = log.segments[:2]
+    shutil.copy(second.path, f"{log.directory}/{first.base_offset + 2:020d}.log")
+
+    again = reopen(log, clean=False)
+
+    assert [segment.base_offset for segment in again.segments] == [0]
+    assert [each.offset for each in records(again)] == list(range(second.base_offset))
+
+
 def test_given_a_recovery_point_when_opened_then_only_what_lies_behind_it_is_checked(
     new_log: NewLog, tmp_path: Path
 ) -> None:

@@ -159,7 +159,7 @@ class BrokerProcess(ABC):
     def _is_ready_or_dead(self) -> bool:
         exit_code = self._running().poll()
         if exit_code is not None:
-            raise BrokerDied(f"the broker exited with {exit_code} before it was ready\n{self.log_tail()}")
+            raise BrokerDied(f"the broker exited with {exit_code} before it was ready")
         return self._is_ready()
 
     def _end(self) -> None:

@@ -157,13 +157,20 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True
 
 
+# A message may repeat what the client sent, which may be longer than a string of the protocol.
+MAX_MESSAGE_CHARACTERS = 1000
+
+
 class BrokerError(Exception):
     """A request, or one partition or topic of it, fails with this code; the message is for a person."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
-        super().__init__(message or code.name)
+        text = message or code.name
+        if len(text) > MAX_MESSAGE_CHARACTERS:
+            text = text[:MAX_MESSAGE_CHARACTERS] + "..."
+        super().__init__(text)
         self.code = code
-        self.message = message or code.name
+        self.message = text
 
 
 class MalformedRequest(Exception):

@@ -10,6 +10,7 @@ a thread.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from penstock.core.errors import BrokerError, ErrorCode
@@ -162,6 +163,7 @@ class FetchCall:
         for wanted, row, span in read.rows:
             if row.error_code:
                 errors[row.error_code] += 1
+                self._count_error(wanted)
             if self._session is not None:
                 news = wanted.is_news(
                     row.high_watermark, row.log_start_offset, has_records=span is not None, error_code=row.error_code
@@ -177,6 +179,10 @@ class FetchCall:
             topic.partitions.append(row)
         session_id = self._session.session_id if self._session is not None else 0
         self._respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
+
+    def _count_error(self, wanted: FetchPartition) -> None:
+        with contextlib.suppress(BrokerError):
+            self._broker.partitions.find(wanted.topic, wanted.index).metrics.fetch_errors += 1
 
     def _topic_row(self, topic: str | TopicId) -> FetchableTopicResponse:
         if isinstance(topic, str):
@@ -219,7 +225,7 @@ class Reading:
             except ColdRead:
                 self.cold.append((len(self.rows), partition))
             self._describe(row, partition)
-            self._take(row, span, partition)
+            self._take(row, span, partition, wanted.fetch_offset)
         except BrokerError as error:
             row.error_code = error.code
             self.has_errors = True
@@ -229,13 +235,14 @@ class Reading:
         row.high_watermark = row.last_stable_offset = partition.high_watermark.offset
         row.log_start_offset = partition.log.log_start_offset
 
-    def _take(self, row: PartitionData, span: FileSpan | None, partition: Partition) -> None:
+    def _take(self, row: PartitionData, span: FileSpan | None, partition: Partition, offset: int) -> None:
         if span is None:
             return
         row.records = span
         self.total_bytes += span.length
         self._left = max(0, self._left - span.length)
         partition.metrics.bytes_out += span.length
+        partition.metrics.records_out += partition.count_records(offset, span)
 
     async def warm(self) -> None:
         """Read the cold ones again in threads, where they may wait for the disk."""
@@ -247,7 +254,7 @@ class Reading:
                     partition.read_waiting, wanted.fetch_offset, min(wanted.max_bytes, self._left), not self.total_bytes
                 )
                 self._describe(row, partition)
-                self._take(row, span, partition)
+                self._take(row, span, partition, wanted.fetch_offset)
             except BrokerError as error:
                 row.error_code = error.code
             self.rows[position] = (wanted, row, span)

@@ -10,19 +10,22 @@ import logging
 import time
 
 from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest
-from penstock.core.metrics import ApiMetrics
 from penstock.handlers.api_versions import unsupported_version
 from penstock.handlers.context import Broker, RequestContext
+from penstock.handlers.produce import produce_usual
 from penstock.handlers.registry import APIS, Api
 from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer, Connection
-from penstock.protocol.codec import Request
+from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader, read_request_header
 from penstock.protocol.messages import FLEXIBLE_SINCE
 
 log = logging.getLogger(__name__)
 
+PRODUCE = 0
 API_VERSIONS = 18
+# Only records are large. Two bytes can claim a topic or a partition, which take a hundred times that in memory.
+MAX_CONTROL_REQUEST_BYTES = 4 * 1024 * 1024
 
 
 class Pipeline:
@@ -33,6 +36,17 @@ class Pipeline:
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Called by the connection for every frame; raises MalformedRequest to have it closed."""
+        try:
+            self._serve(connection, frame)
+        except MalformedRequest:
+            raise
+        except Exception:
+            log.exception("request failed unexpectedly", extra={"client_host": connection.session.client_host})
+            connection.close("a request failed unexpectedly")
+
+    def _serve(self, connection: Connection, frame: memoryview) -> None:
+        if produce_usual(connection, frame, self._broker):
+            return
         header = read_request_header(frame, FLEXIBLE_SINCE)
         api = APIS.get(header.api_key)
         if api is None:
@@ -40,6 +54,10 @@ class Pipeline:
         if not api.served_since <= header.api_version <= api.max_version:
             self._refuse_version(connection, header, api)
             return
+        if len(frame) > MAX_CONTROL_REQUEST_BYTES and header.api_key != PRODUCE:
+            raise MalformedRequest(
+                f"{api.name} of {len(frame)} bytes: more than {MAX_CONTROL_REQUEST_BYTES} are refused"
+            )
         if api.serve is not None:
             api.serve(connection, frame, header, self._broker)
             return
@@ -73,27 +91,24 @@ class Pipeline:
         metrics.requests += 1
         assert api.handler is not None
         try:
-            response = await api.handler(request, context, self._broker)
-        except BrokerError as error:
-            self._answer_error(api, error, header, answer, metrics)
+            try:
+                response = await api.handler(request, context, self._broker)
+            except BrokerError as error:
+                metrics.errors[error.code] += 1
+                response = self._error_response(api, error)
+            answer.complete(response_frame(header, response))
         except Exception:
             log.exception("request failed unexpectedly", extra={"api": api.name, "version": header.api_version})
             metrics.errors[ErrorCode.UNKNOWN_SERVER_ERROR] += 1
             answer.abandon(f"{api.name} failed unexpectedly")
-        else:
-            answer.complete(response_frame(header, response))
         metrics.latency.observe(time.perf_counter() - started)
 
-    def _answer_error(
-        self, api: Api, error: BrokerError, header: RequestHeader, answer: Answer, metrics: ApiMetrics
-    ) -> None:
-        """A whole request failed: says so in the response's own error code, if it has one."""
-        metrics.errors[error.code] += 1
+    def _error_response(self, api: Api, error: BrokerError) -> Response:
+        """A whole request failed: said in the response's own error code. One without is answered item by item."""
         response = api.response()
         if not hasattr(response, "error_code"):
-            answer.abandon(f"{api.name}: {error.message}")
-            return
+            raise error
         response.error_code = int(error.code)
         if hasattr(response, "error_message"):
             response.error_message = error.message
-        answer.complete(response_frame(header, response))
+        return response

@@ -24,6 +24,8 @@ from penstock.protocol.produce import (
     ProduceResult,
     encode_produce_response,
     parse_produce,
+    usual_produce,
+    usual_response,
 )
 from penstock.protocol.validation import BatchRefused, check_batch, deep_check, needs_deep_check
 from penstock.replication.manager import ReplicaManager, pick
@@ -89,6 +91,76 @@ class ProduceCall:
         if len(results) > 1:
             results.sort(key=lambda result: result.topic)
         self._answer.complete((encode_produce_response(self._correlation_id, self._version, results),))
+
+
+class UsualCall:
+    """ProduceCall for one partition, found by `usual_produce`: nothing to collect, the answer is one call away."""
+
+    __slots__ = ("_acks", "_answer", "_correlation_id", "_metrics", "_partition", "_started", "_topic", "_version")
+
+    def __init__(
+        self,
+        correlation_id: int,
+        version: int,
+        acks: int,
+        topic: bytes,
+        partition: int,
+        answer: Answer,
+        metrics: ApiMetrics,
+        started: float,
+    ) -> None:
+        self._correlation_id = correlation_id
+        self._version = version
+        self._acks = acks
+        self._topic = topic
+        self._partition = partition
+        self._answer = answer
+        self._metrics = metrics
+        self._started = started
+
+    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
+        self._metrics.latency.observe(time.perf_counter() - self._started)
+        if self._acks == 0:
+            self._answer.complete(())
+            return
+        response = usual_response(
+            self._correlation_id, self._topic, self._partition, base_offset, log_append_time_ms, log_start_offset
+        )
+        self._answer.complete((response,))
+
+    def failed(self, slot: int, error: BrokerError) -> None:
+        requested = [ProducedRecords(self._topic, self._partition, None)]
+        request = Produce(None, self._acks, 0, requested)
+        header = RequestHeader(API_KEY, self._version, self._correlation_id, None, 0)
+        ProduceCall(request, header, self._answer, self._metrics, self._started).failed(slot, error)
+
+
+def produce_usual(connection: Connection, frame: memoryview, broker: Broker) -> bool:
+    """Serves the request if it is a Produce of the usual shape and its topic takes the batch as it is.
+
+    False: nothing has happened, and the general way serves it, or finds out what is wrong with it.
+    """
+    usual = usual_produce(frame)
+    if usual is None:
+        return False
+    correlation_id, acks, timeout_ms, topic, index, records, batch = usual
+    partitions = broker.partitions.by_name.get(topic)
+    if partitions is None or not 0 <= index < len(partitions) or acks not in _ACKS:
+        return False
+    partition = partitions[index]
+    now_ms = broker.clock.now_ms()
+    if partition is None or not partition.takes_as_it_is(batch, now_ms):
+        return False
+    started = time.perf_counter()
+    metrics = broker.api_metrics[API_KEY]
+    metrics.requests += 1
+    call = UsualCall(correlation_id, frame[3], acks, topic, index, connection.expect_answer(), metrics, started)
+    deadline_ms = started * 1000 + min(max(timeout_ms, 0), MAX_TIMEOUT_MS)
+    try:
+        partition.append(records, batch, acks, now_ms, deadline_ms, call, 0)
+    except BrokerError as error:
+        call.failed(0, error)
+    return True
 
 
 def produce(connection: Connection, frame: memoryview, header: RequestHeader, broker: Broker) -> None:

@@ -139,7 +139,7 @@ class _DecoderSource(_Source):
             case Fixed():
                 self._run.append((wire.format, target))
             case Text():
-                decoded = "view[at:stop].tobytes().decode('utf-8', 'replace')"
+                decoded = f"view[at:stop].tobytes().decode('utf-8', '{primitives.UNREADABLE}')"
                 self.bytes_value("h", decoded, target, where, nullable=nullable, at_most=primitives.MAX_STRING_BYTES)
             case Blob():
                 copied = "view[at:stop]" if wire.is_records else "view[at:stop].tobytes()"

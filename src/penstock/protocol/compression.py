@@ -68,6 +68,14 @@ def compress(codec: int, data: ReadableBuffer, level: int | None = None) -> Read
 def decompress(codec: int, data: ReadableBuffer, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> ReadableBuffer:
     """Raises BrokerError: MESSAGE_TOO_LARGE past the limit, INVALID_RECORD for what is not the codec's."""
     limit = min(limit_bytes, max(RATIO_FREE_BYTES, MAX_RATIO * len(data)))
+    try:
+        return _decompress(codec, data, limit)
+    except BrokerError as error:
+        # Its traceback holds the frame that holds the output, for as long as anybody keeps the error.
+        raise error.with_traceback(None) from None
+
+
+def _decompress(codec: int, data: ReadableBuffer, limit: int) -> ReadableBuffer:
     match codec:
         case Codec.NONE:
             return data

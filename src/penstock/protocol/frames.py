@@ -13,7 +13,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from penstock.core.errors import MalformedRequest
-from penstock.protocol.primitives import skip_tagged_fields
+from penstock.protocol.primitives import UNREADABLE, skip_tagged_fields
 
 API_VERSIONS_KEY = 18
 
@@ -45,7 +45,7 @@ def read_request_header(frame: memoryview, flexible_since: Mapping[int, int]) ->
             at = _REQUEST_HEADER_SIZE + length
             if not _REQUEST_HEADER_SIZE <= at <= len(frame):
                 raise MalformedRequest(f"client id of {length} bytes in a request of {len(frame)}")
-            client_id = frame[_REQUEST_HEADER_SIZE:at].tobytes().decode("utf-8", "replace")
+            client_id = frame[_REQUEST_HEADER_SIZE:at].tobytes().decode("utf-8", UNREADABLE)
         if api_version >= first_flexible:
             tags = frame[at]
             at += 1

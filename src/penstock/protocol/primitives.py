@@ -6,6 +6,7 @@ what is wrong ends in MalformedRequest; IndexError and struct.error mean "ends e
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from struct import Struct as Layout
 from typing import Any, Protocol, TypeAlias, TypeGuard
@@ -13,6 +14,18 @@ from typing import Any, Protocol, TypeAlias, TypeGuard
 from penstock.core.errors import MalformedRequest
 
 MAX_STRING_BYTES = 32767
+
+# How text that is not UTF-8 is decoded: a "?" for each wrong byte. Python's own "replace" puts three bytes for one, and
+# a name that fitted into a string of the protocol would not fit into the answer that repeats it.
+UNREADABLE = "penstock-unreadable"
+
+
+def _question_marks(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+codecs.register_error(UNREADABLE, _question_marks)
 
 
 class RecordsSpan(Protocol):

@@ -12,7 +12,30 @@ import struct
 from typing import NamedTuple
 
 from penstock.core.errors import MalformedRequest
-from penstock.protocol.primitives import MAX_STRING_BYTES, VARINTS, read_varint, skip_tagged_fields
+from penstock.protocol.batch import BatchHeader
+from penstock.protocol.primitives import MAX_STRING_BYTES, UNREADABLE, VARINTS, read_varint, skip_tagged_fields
+from penstock.protocol.records import KERNEL
+
+if KERNEL == "compiled":
+    # Nearly every request has one topic and one partition: parsed and checked, and answered, by one call each.
+    from penstock.protocol.records._kernel import usual_produce as usual_produce
+    from penstock.protocol.records._kernel import usual_response as usual_response
+else:
+
+    def usual_produce(frame: memoryview) -> tuple[int, int, int, bytes, int, memoryview, BatchHeader] | None:
+        """In plain Python there is no shorter way than the general one."""
+        return None
+
+    def usual_response(
+        correlation_id: int,
+        topic: bytes,
+        partition: int,
+        base_offset: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+    ) -> bytes:
+        raise AssertionError("nothing is usual in plain Python")
+
 
 MIN_VERSION = 3
 FLEXIBLE_SINCE = 9
@@ -21,11 +44,7 @@ TOPIC_ID_SINCE = 13
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_USUAL_START = struct.Struct(">BhiBB")
-_USUAL_PARTITION = struct.Struct(">Bi")
-_NO_TAGS_THRICE = b"\0\0\0"
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
-_USUAL_END = b"\0\0\0\0\0\0"  # the topic's tags, throttle_time_ms, the response's tags
 _RESULT_V3 = struct.Struct(">ihqq")
 _RESULT_V5 = struct.Struct(">ihqqq")
 
@@ -60,34 +79,10 @@ def parse_produce(frame: memoryview, position: int, version: int) -> Produce:
     """The body of a Produce request that begins at `position` of its frame."""
     try:
         if version >= FLEXIBLE_SINCE:
-            if version < TOPIC_ID_SINCE and (produce := _parse_usual(frame, position)) is not None:
-                return produce
             return _parse_flexible(frame, position, version)
         return _parse_plain(frame, position)
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"Produce v{version} ends inside a field") from error
-
-
-def _parse_usual(frame: memoryview, position: int) -> Produce | None:
-    """The shape that nearly every flexible request has: no transaction, one topic, one partition, no tags.
-
-    None when it is another one, or none at all. A third of the work of the general parser, felt with small requests.
-    """
-    try:
-        transactional_id, acks, timeout_ms, topic_count, name_length = _USUAL_START.unpack_from(frame, position)
-        if transactional_id != 0 or topic_count != 2 or not 1 < name_length < 0x80:
-            return None
-        position += 9
-        end = position + name_length - 1
-        topic = bytes(frame[position:end])
-        partition_count, index = _USUAL_PARTITION.unpack_from(frame, end)
-        length, position = read_varint(frame, end + 5)
-    except (struct.error, IndexError, MalformedRequest):
-        return None
-    end = position + length - 1
-    if partition_count != 2 or length == 0 or frame[end : end + 3] != _NO_TAGS_THRICE:
-        return None
-    return Produce(None, acks, timeout_ms, [ProducedRecords(topic, index, frame[position:end])])
 
 
 def _parse_plain(frame: memoryview, position: int) -> Produce:
@@ -184,20 +179,12 @@ def _skip_tags(frame: memoryview, position: int) -> int:
 
 
 def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode(errors="replace")
+    return None if raw is None else raw.decode("utf-8", UNREADABLE)
 
 
 def encode_produce_response(correlation_id: int, version: int, results: list[ProduceResult]) -> bytes:
     """The whole response frame, size and header included. Results of one topic stand next to each other."""
     flexible = version >= FLEXIBLE_SINCE
-    if len(results) == 1 and flexible and version < TOPIC_ID_SINCE:
-        topic = results[0].topic
-        name = VARINTS[len(topic) + 1]
-        partition = _encode_result(results[0], version)
-        size = 13 + len(name) + len(topic) + len(partition)
-        return b"".join(
-            (_SIZE_AND_CORRELATION.pack(size, correlation_id), b"\0\2", name, topic, b"\2", partition, _USUAL_END)
-        )
     topics: list[tuple[bytes, list[bytes]]] = []
     for result in results:
         if not topics or topics[-1][0] != result.topic:

@@ -83,6 +83,16 @@ class ProduceLimits:
             keys_required=config.is_compacted,
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Nothing asked of a sound batch but its size and that it is not from the future."""
+        return (
+            self.compression_type is None
+            and not self.is_log_append_time
+            and not self.keys_required
+            and self.timestamp_before_max_ms == NO_LIMIT_MS
+        )
+
 
 class BatchRefused(BrokerError):
     """`record_index` is the place in the batch of the record at fault, -1 when it is the batch as a whole."""
@@ -205,14 +215,11 @@ def _check_header(header: BatchHeader, api_version: int) -> None:
         raise BatchRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
     if header.attributes & _BROKER_ONLY_BITS:
         raise _broker_only(header)
-    if header.producer_id >= 0:
-        if header.base_sequence < 0 or header.producer_epoch < 0:
-            raise _invalid(
-                f"producer id {header.producer_id} needs an epoch and a sequence,"
-                f" these are {header.producer_epoch} and {header.base_sequence}"
-            )
-    elif header.is_transactional:
-        raise _invalid("a transactional batch has no producer id")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise _invalid(
+            f"producer id {header.producer_id} needs an epoch and a sequence,"
+            f" these are {header.producer_epoch} and {header.base_sequence}"
+        )
 
 
 def _broker_only(header: BatchHeader) -> BatchRefused:

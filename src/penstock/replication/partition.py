@@ -18,7 +18,7 @@ from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, TopicPartition
 from penstock.core.metrics import TopicMetrics
 from penstock.core.topic_config import TopicConfig
-from penstock.protocol.batch import BatchHeader
+from penstock.protocol.batch import LENGTH_END, BatchHeader
 from penstock.protocol.validation import ProduceLimits
 from penstock.replication.admission import AdmissionLane
 from penstock.replication.isr import Isr
@@ -56,6 +56,7 @@ class Partition:
         "_broker_id",
         "_dirty_since_ms",
         "_flusher",
+        "_is_plain",
         "_isr",
         "_staged",
         "_staged_bytes",
@@ -116,7 +117,18 @@ class Partition:
         self.config = config
         self.limits = ProduceLimits.of(config)
         self.log.config = LogConfig.of(config)
+        self._is_plain = self.limits.is_plain
         self._stamps = config.is_log_append_time
+
+    def takes_as_it_is(self, batch: BatchHeader, now_ms: int) -> bool:
+        """Whether a sound batch may be appended unchanged and unopened, now."""
+        limits = self.limits
+        return (
+            self._is_plain
+            and not self.admission.is_busy
+            and batch.batch_length <= limits.max_message_bytes - LENGTH_END
+            and batch.max_timestamp - now_ms <= limits.timestamp_after_max_ms
+        )
 
     @property
     def flushes(self) -> bool:
@@ -294,6 +306,14 @@ class Partition:
     def read_waiting(self, offset: int, max_bytes: int, at_least_one: bool) -> FileSpan | None:
         """`read` for a file thread."""
         return self.read(offset, max_bytes, at_least_one=at_least_one, wait=True)
+
+    def count_records(self, offset: int, span: FileSpan) -> int:
+        """How many records a span from `offset` holds: exact when it ends at the high watermark, else by their size."""
+        committed = self.high_watermark
+        if span.position + span.length == committed.position and self.log.end_position.position >= committed.position:
+            return committed.offset - offset
+        held = self.log.log_end_offset - self.log.log_start_offset
+        return min(committed.offset - offset, span.length * held // max(1, self.log.size_bytes))
 
     def delete_records_before(self, offset: int) -> int:
         """DeleteRecords: -1 means everything committed. Returns the new log start offset."""

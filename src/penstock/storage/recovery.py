@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from penstock.storage import checkpoints, producer_snapshot
 from penstock.storage.epochs import LeaderEpochs
-from penstock.storage.flush import Unflushed
+from penstock.storage.flush import DueSnapshot, Unflushed
 from penstock.storage.index import BadIndex
 from penstock.storage.leftovers import DirectoryListing, tidy
 from penstock.storage.log_config import LogConfig
@@ -86,6 +86,9 @@ def load(
             segment.remove()
         fresh = _create(directory, config, log_start_offset, unflushed, now_ms)
         fresh.producers, fresh.snapshot_offsets = opened.producers, opened.snapshot_offsets
+        # The batches that the producers' state comes from are gone, so it must not depend on them any more.
+        fresh.unflushed.snapshots.append(DueSnapshot(log_start_offset, dict(opened.producers.entries)))
+        fresh.is_changed = True
         return fresh
     return opened
 

@@ -214,15 +214,18 @@ class Segment:
             self.time_index.append(time_map, max_timestamp, offset_of_max)
 
     def savepoint(self) -> SegmentSavepoint:
-        return SegmentSavepoint(
-            self.size,
-            self.max_timestamp,
-            self.offset_of_max_timestamp,
-            self.rolling_timestamp,
-            self.bytes_since_index_entry,
-            self.offset_index.count,
-            self.time_index.count,
-            self.time_index.last,
+        return tuple.__new__(
+            SegmentSavepoint,
+            (
+                self.size,
+                self.max_timestamp,
+                self.offset_of_max_timestamp,
+                self.rolling_timestamp,
+                self.bytes_since_index_entry,
+                self.offset_index.count,
+                self.time_index.count,
+                self.time_index.last,
+            ),
         )
 
     def restore(self, savepoint: SegmentSavepoint) -> None:

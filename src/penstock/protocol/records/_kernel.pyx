@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The record kernel in C, some nanoseconds a record; `_pure` is its specification and gives it types and words.
+"""The record kernel in C, some nanoseconds a record; `_pure` is its specification and gives it types and words. At the
+end, the Produce request of the usual shape in one call, for `protocol/produce.py`.
 
 Pointers are never moved past `end`: each read first compares with what is left. Sections of a megabyte and more are
 walked without the GIL, smaller ones with it, since giving it up costs more than the walk.
@@ -10,12 +11,15 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from array import array as python_array
 
+from crc32c import crc32c
+
+from penstock.protocol.batch import BatchHeader
 from penstock.protocol.records import _pure
 from penstock.protocol.records._pure import InvalidRecords, RecordsInfo
 
@@ -446,3 +450,184 @@ def encode_records(records, int64_t base_timestamp):
         section.raw(body.data, body.size)
         offset_delta += 1
     return PyByteArray_FromStringAndSize(<char*>section.data, section.size)
+
+
+# The usual Produce request
+
+cdef enum:
+    HEADER_BYTES = 61
+    CRC_START = 21
+    FIRST_FLEXIBLE_VERSION = 9
+    LAST_VERSION_WITH_NAMES = 12
+    LAST_CODEC = 4
+
+
+cdef inline int64_t read_integer(Bytes at, int size) noexcept nogil:
+    """Big-endian and signed."""
+    cdef int64_t value = <signed char>at[0]
+    cdef int position
+    for position in range(1, size):
+        value = (value << 8) | at[position]
+    return value
+
+
+cdef inline bint has(Bytes at, Bytes end, int64_t size) noexcept nogil:
+    return end - at >= size
+
+
+cdef Bytes find_usual_body(Bytes at, Bytes end) noexcept nogil:
+    """Behind a flexible request header without tags and a null transactional id; NULL when it is another one."""
+    cdef int64_t client_id
+    if not has(at, end, 10) or read_integer(at, 2) != 0:
+        return NULL
+    if not FIRST_FLEXIBLE_VERSION <= read_integer(at + 2, 2) <= LAST_VERSION_WITH_NAMES:
+        return NULL
+    client_id = read_integer(at + 8, 2)
+    if client_id < -1:
+        return NULL
+    at += 10
+    if client_id > 0:
+        if not has(at, end, client_id):
+            return NULL
+        at += client_id
+    if not has(at, end, 2) or at[0] != 0 or at[1] != 0:
+        return NULL
+    return at + 2
+
+
+cdef bint is_sound_batch(Bytes batch, int64_t size) noexcept nogil:
+    """All that a producer's batch must be, but for its CRC; nothing about transactions, timestamps or limits."""
+    cdef int64_t attributes, count, producer_id
+    cdef Info info
+    if size < HEADER_BYTES or read_integer(batch, 8) != 0 or read_integer(batch + 8, 4) != size - 12 or batch[16] != 2:
+        return False
+    attributes = read_integer(batch + 21, 2)
+    count = read_integer(batch + 57, 4)
+    if attributes < 0 or attributes > LAST_CODEC or count <= 0 or count != read_integer(batch + 23, 4) + 1:
+        return False
+    producer_id = read_integer(batch + 43, 8)
+    if producer_id >= 0 and (read_integer(batch + 51, 2) < 0 or read_integer(batch + 53, 4) < 0):
+        return False
+    if attributes != 0:
+        return True
+    if walk_validating(batch + HEADER_BYTES, size - HEADER_BYTES, count, read_integer(batch + 27, 8), &info) != SOUND:
+        return False
+    return info.max_timestamp == read_integer(batch + 35, 8)
+
+
+cdef object batch_header(Bytes batch):
+    return new_tuple(BatchHeader, (
+        read_integer(batch, 8),
+        read_integer(batch + 8, 4),
+        read_integer(batch + 12, 4),
+        read_integer(batch + 16, 1),
+        <uint32_t>read_integer(batch + 17, 4),
+        read_integer(batch + 21, 2),
+        read_integer(batch + 23, 4),
+        read_integer(batch + 27, 8),
+        read_integer(batch + 35, 8),
+        read_integer(batch + 43, 8),
+        read_integer(batch + 51, 2),
+        read_integer(batch + 53, 4),
+        read_integer(batch + 57, 4),
+    ))
+
+
+def usual_produce(frame):
+    """Of Produce v9 to v12: no transaction, one topic, one partition, one sound batch with the right CRC, no tags.
+
+    (correlation_id, acks, timeout_ms, topic, partition, records, BatchHeader), or None when anything is otherwise: then
+    the general way finds out what. `frame` is a memoryview.
+    """
+    cdef Py_buffer view
+    cdef Bytes start, at, end, name, batch
+    cdef int64_t name_size, size = 0
+    cdef int32_t partition
+    cdef unsigned char byte
+    cdef int shift = 0
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        start = <Bytes>view.buf
+        end = start + view.len
+        at = find_usual_body(start, end)
+        # acks, timeout_ms, a topic count of 1 and a short name
+        if at == NULL or not has(at, end, 8) or at[6] != 2 or at[7] < 2 or at[7] > 127:
+            return None
+        name = at + 8
+        name_size = at[7] - 1
+        # a partition count of 1, its index, and the size of its records
+        if not has(name, end, name_size + 6) or name[name_size] != 2:
+            return None
+        partition = <int32_t>read_integer(name + name_size + 1, 4)
+        batch = name + name_size + 5
+        while True:
+            if shift > 28 or batch >= end:
+                return None
+            byte = batch[0]
+            size |= <int64_t>(byte & 0x7F) << shift
+            batch += 1
+            shift += 7
+            if byte < 0x80:
+                break
+        size -= 1
+        # the tags of partition, topic and request, and nothing behind them
+        if size < 0 or end - batch != size + 3 or batch[size] or batch[size + 1] or batch[size + 2]:
+            return None
+        if not is_sound_batch(batch, size):
+            return None
+        records = frame[batch - start : batch - start + size]
+        if crc32c(records[CRC_START:]) != <uint32_t>read_integer(batch + 17, 4):
+            return None
+        return (
+            read_integer(start + 4, 4),
+            read_integer(at, 2),
+            read_integer(at + 2, 4),
+            PyBytes_FromStringAndSize(<const char*>name, name_size),
+            partition,
+            records,
+            batch_header(batch),
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline void write_integer(unsigned char* at, int64_t value, int size) noexcept nogil:
+    cdef int position
+    for position in range(size):
+        at[position] = <unsigned char>(<uint64_t>value >> (8 * (size - 1 - position)))
+
+
+def usual_response(
+    int64_t correlation_id,
+    bytes topic,
+    int64_t partition,
+    int64_t base_offset,
+    int64_t log_append_time_ms,
+    int64_t log_start_offset,
+):
+    """The whole frame of a success for what `usual_produce` found."""
+    cdef Py_ssize_t name_size = PyBytes_GET_SIZE(topic)
+    cdef Py_ssize_t size = 51 + name_size
+    if name_size > 126:
+        raise ValueError("not the usual name")
+    cdef bytes response = PyBytes_FromStringAndSize(NULL, size)
+    cdef unsigned char* at = <unsigned char*>PyBytes_AS_STRING(response)
+    write_integer(at, size - 4, 4)
+    write_integer(at + 4, correlation_id, 4)
+    at[8] = 0  # the header's tags
+    at[9] = 2  # one topic
+    at[10] = <unsigned char>(name_size + 1)
+    memcpy(at + 11, PyBytes_AS_STRING(topic), name_size)
+    at += 11 + name_size
+    at[0] = 2  # one partition
+    write_integer(at + 1, partition, 4)
+    write_integer(at + 5, 0, 2)
+    write_integer(at + 7, base_offset, 8)
+    write_integer(at + 15, log_append_time_ms, 8)
+    write_integer(at + 23, log_start_offset, 8)
+    at[31] = 1  # no record errors
+    at[32] = 0  # no error message
+    at[33] = at[34] = 0  # the tags of partition and topic
+    write_integer(at + 35, 0, 4)  # throttle_time_ms
+    at[39] = 0  # the response's tags
+    return response
