@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -188,3 +190,23 @@ def test_given_many_consumers_that_do_not_read_then_memory_is_bounded_and_others
         for client in slow:
             client.close()
     assert threading.active_count() < 10
+
+
+def test_given_records_that_are_not_in_the_page_cache_then_they_are_read_from_the_disk_and_come_whole(
+    tmp_path: Path,
+) -> None:
+    with Broker.start(tmp_path / "data") as own, RawClient(own.address) as client:
+        create_topic(client, "orders", segment_bytes=1_000_000)
+        sent = [b"%04d" % number * 25_000 for number in range(30)]
+        for value in sent:
+            produce(client, "orders", a_batch(value))
+        for segment in (tmp_path / "data" / "orders-0").glob("*.log"):
+            descriptor = os.open(segment, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+        found: list[bytes | None] = []
+        while len(found) < len(sent):
+            found += values_of(fetch(client, "orders", len(found)))
+
+        assert found == sent

@@ -48,9 +48,10 @@ from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
 log = logging.getLogger(__name__)
 
 HINTS = """Try it from another terminal (Ctrl-C stops the broker):
-  {command} topic create orders --partitions 3 --bootstrap-server {kafka}
-  echo "hello world" | {command} produce orders --bootstrap-server {kafka}
-  {command} consume orders --from-beginning --bootstrap-server {kafka}"""
+  {penstock} topic create orders --partitions 3{where}
+  echo "hello world" | {penstock} produce orders{where}
+  {penstock} consume orders --from-beginning{where}"""
+TOOLS_LOOK_AT = "127.0.0.1:9092"
 METADATA_FILE = "metadata.db"
 FILE_THREADS = 8
 # fdatasyncs only wait, and a disk takes many at once better than one after the other.
@@ -198,7 +199,7 @@ class Node:
         http = f"{http_host}:{http_port}"
         print(f"penstock {__version__} ready: kafka {kafka}, http {http}, data {config.data_dir}", flush=True)
         if self._hints:
-            print(HINTS.format(command=Path(sys.executable).with_name("penstock"), kafka=kafka), flush=True)
+            print(_hints(kafka), flush=True)
         if self._ready_file is not None:
             facts = {"node_id": self._node_id, "pid": os.getpid(), "kafka": kafka, "http": http}
             unfinished = self._ready_file.with_name(self._ready_file.name + ".tmp")
@@ -281,6 +282,13 @@ class Node:
             if all(connection.is_quiet for listener in self._listeners for connection in listener.connections):
                 return
             await asyncio.sleep(DRAIN_POLL_S)
+
+
+def _hints(kafka: str) -> str:
+    """Three commands that work as they are printed, from the directory where the broker was started."""
+    installed = str(Path(sys.executable).with_name("penstock"))
+    where = "" if kafka == TOOLS_LOOK_AT else f" --bootstrap-server {kafka}"
+    return HINTS.format(penstock=min(installed, os.path.relpath(installed), key=len), where=where)
 
 
 def _metrics(broker: Broker, pipeline: Pipeline, listeners: list[Listener]) -> bytes:

@@ -216,6 +216,8 @@ class _Repair:
         except checkpoints.BadCheckpoint:
             for header in headers_between(before, 0, self._segments[len(before)].base_offset):
                 self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+        # What the file says about the part that is read again may be of batches that are not there any more.
+        self._epochs.cut_after(self._segments[len(before)].base_offset)
 
     def _scan(self, segment: Segment, following_base_offset: int | None) -> tuple[bool, int]:
         """Whether the segment was whole, and the offset after its last batch; what was not is cut off."""
