@@ -99,7 +99,9 @@ def test_given_a_full_disk_then_appends_fail_whole_reads_go_on_and_freed_space_i
     tmp_path: Path, small_disk: Path
 ) -> None:
     ledger = Ledger()
-    with Broker.start(small_disk / "data", log_index_size_max_bytes=40_960) as broker:
+    # Checkpoints and retention come round while the disk is full: they must not end the broker either.
+    settings = {"log.flush.offset.checkpoint.interval.ms": "100", "log.retention.check.interval.ms": "100"}
+    with Broker.start(small_disk / "data", log_index_size_max_bytes=40_960, **settings) as broker:  # type: ignore[arg-type]
         create_topic(broker.bootstrap)
         producer = a_producer(broker.bootstrap, message_timeout_ms=5_000)
         for number in range(50):

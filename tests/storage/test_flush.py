@@ -108,6 +108,7 @@ def test_given_a_truncation_while_a_ticket_is_under_way_when_it_ends_then_the_ne
     log = new_log()
     for _ in range(4):
         append(log, a_batch())
+    log.roll(NOW_MS)
     ticket = log.begin_flush()
     log.truncate_to(1, NOW_MS)
     append(log, a_batch())
@@ -116,6 +117,7 @@ def test_given_a_truncation_while_a_ticket_is_under_way_when_it_ends_then_the_ne
     log.finish_flush(ticket)
 
     assert log.flushed_offset <= 1
+    assert not os.path.exists(f"{log.directory}/{4:020d}.snapshot")
     flush(log)
     assert log.flushed_offset == 3
 

@@ -95,6 +95,15 @@ class LogAgainstAListOfBatches(RuleBasedStateMachine):
         self.start = max(self.start, self.start + (self.end - self.start) * share // 100)
         self.log.move_log_start(self.start)
 
+    @rule(share=st.integers(60, 100))
+    def truncate(self, share: int) -> None:
+        offset = self.start + (self.end - self.start) * share // 100
+        self.log.truncate_to(offset, NOW_MS)
+        self.checkpointed = min(self.checkpointed, self.log.recovery_point)
+        self.batches = [batch for batch in self.batches if read_header(batch).next_offset <= offset]
+        self.start = min(self.start, self.end) if self.batches else self.log.log_end_offset
+        self.forget_sequences()
+
     @rule()
     def retain(self) -> None:
         plan = self.log.plan_retention(self.log.log_end_offset, NOW_MS)
@@ -178,4 +187,4 @@ class LogAgainstAListOfBatches(RuleBasedStateMachine):
 
 
 TestLogAgainstAListOfBatches = LogAgainstAListOfBatches.TestCase
-TestLogAgainstAListOfBatches.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLogAgainstAListOfBatches.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -345,6 +345,25 @@ def test_given_all_records_expired_when_a_batch_is_retried_after_a_crash_then_it
         stage(again, a_batch(2, producer=(9, 0, 38)))
 
 
+def test_given_a_crash_before_the_snapshot_of_a_roll_when_retention_and_a_second_crash_follow_then_retries_are_known(
+    new_log: NewLog,
+) -> None:
+    """The state must not hang on segments that retention may take."""
+    log = a_log_with_a_tail(new_log, segment_bytes=1_200, retention_bytes=400)
+    append(log, a_batch(producer=(7, 0, 0)))
+    again = reopen(log, clean=False)
+    flush(again)
+    plan = again.plan_retention(again.log_end_offset, NOW_MS)
+    assert plan is not None
+    again.retire(plan, NOW_MS).remove()
+    assert not [each for each in headers(again) if each.base_sequence == 30]
+
+    third = reopen(again, clean=False, recovery_point=again.recovery_point)
+
+    with pytest.raises(DuplicateBatch):
+        stage(third, a_batch(2, producer=(9, 0, 30)))
+
+
 def test_given_a_snapshot_beyond_the_end_of_a_cut_log_when_opened_then_it_is_of_no_account(new_log: NewLog) -> None:
     """Its producers have batches that are lost: taking them for duplicates would acknowledge what is not there."""
     log = a_log_with_a_tail(new_log, segment_bytes=1_200)

@@ -30,6 +30,8 @@ MAX_READ_AHEAD_BYTES = 256 * 1024
 # A span of up to this size is cheaper to read and send with its neighbours than by a sendfile of its own.
 SENDFILE_MIN_BYTES = 64 * 1024
 MAX_ANSWERS_WAITING = 256
+# While somebody keeps frames, each of which may be large, no more than so many requests are taken on.
+MAX_ANSWERS_WAITING_WITH_FRAMES = 4
 MAX_BYTES_UNSENT = 1024 * 1024
 # A large request may take longer than the deadline as long as it arrives at this rate or faster.
 MIN_RECEIVE_BYTES_PER_MS = 64
@@ -89,8 +91,10 @@ class Connection:
         "_answers",
         "_buffer",
         "_end",
+        "_largest_frame",
         "_lent",
         "_loop",
+        "_max_answers",
         "_max_frame_bytes",
         "_on_closed",
         "_out",
@@ -136,6 +140,8 @@ class Connection:
         self._start = 0
         self._end = 0
         self._lent = False
+        self._largest_frame = 0
+        self._max_answers = MAX_ANSWERS_WAITING
         self._answers: deque[Answer] = deque()
         self._out: deque[Part | memoryview] = deque()
         self._out_bytes = 0
@@ -177,7 +183,7 @@ class Connection:
         serve = self._serve
         try:
             while end - start >= 4 and not self.closed:
-                if len(self._answers) >= MAX_ANSWERS_WAITING or self._out_bytes > MAX_BYTES_UNSENT:
+                if len(self._answers) >= self._max_answers or self._out_bytes > MAX_BYTES_UNSENT:
                     self._pause()
                     break
                 size = int.from_bytes(view[start : start + 4], "big", signed=True)
@@ -190,6 +196,8 @@ class Connection:
                     break
                 self._start = start = frame_end
                 self._reading_since_ms = None
+                if size > self._largest_frame:
+                    self._largest_frame = size
                 serve(self, view[frame_end - size : frame_end])
         except MalformedRequest as error:
             self.close(f"malformed request: {error}")
@@ -216,6 +224,7 @@ class Connection:
     def lend(self) -> None:
         """The frames handed out stay valid for as long as they are referenced."""
         self._lent = True
+        self._max_answers = MAX_ANSWERS_WAITING_WITH_FRAMES
 
     def _pause(self) -> None:
         if not self._paused:
@@ -256,6 +265,8 @@ class Connection:
                 chunk = []
                 out.append(part)
         self._queue_bytes(chunk)
+        if not answers:
+            self._max_answers = MAX_ANSWERS_WAITING
         if not self._writing:
             self._send()
         self._resume_if_caught_up()
@@ -270,7 +281,7 @@ class Connection:
         if (
             self._paused
             and not self.closed
-            and len(self._answers) <= MAX_ANSWERS_WAITING // 2
+            and len(self._answers) <= self._max_answers // 2
             and self._out_bytes <= MAX_BYTES_UNSENT // 2
         ):
             self._resume()
@@ -339,11 +350,14 @@ class Connection:
         return not self._answers and not self._out
 
     def sweep(self, now_ms: int, *, idle_limit_ms: int, read_deadline_ms: int) -> None:
-        """Called every second or so: ends connections that are idle, or that take too long over one request."""
+        """Called every second or so: ends connections that are idle, or that take too long over one request.
+
+        A negative idle limit is none.
+        """
         if self.active:
             self.active = False
             self.idle_since_ms = now_ms
-        elif now_ms - self.idle_since_ms > idle_limit_ms:
+        elif 0 <= idle_limit_ms < now_ms - self.idle_since_ms:
             self.close(f"idle for {idle_limit_ms} ms (connections.max.idle.ms)")
             return
         if self._paused and self._is_hung_up():
@@ -352,8 +366,12 @@ class Connection:
         unread = self._end - self._start
         if unread == 0 or self._paused:
             self._reading_since_ms = None
-            if unread == 0 and len(self._buffer) > RECEIVE_BUFFER_BYTES and now_ms - self.idle_since_ms > 5_000:
-                self._shrink()
+            if unread == 0 and now_ms - self.idle_since_ms > 5_000:
+                self._shrink(RECEIVE_BUFFER_BYTES)
+            elif unread == 0:
+                # What one large request needed is not kept for the small ones that follow it.
+                self._shrink(max(MAX_READ_AHEAD_BYTES, 4 * self._largest_frame))
+            self._largest_frame = 0
         elif self._reading_since_ms is None:
             self._reading_since_ms = now_ms
         elif now_ms - self._reading_since_ms > read_deadline_ms + unread // MIN_RECEIVE_BYTES_PER_MS:
@@ -365,7 +383,9 @@ class Connection:
         hang_up.register(self._socket.fileno(), select.POLLRDHUP)
         return bool(hang_up.poll(0))
 
-    def _shrink(self) -> None:
+    def _shrink(self, size: int) -> None:
+        if len(self._buffer) <= size:
+            return
         self._buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 EXPIRY_INTERVAL_S = 0.5
 PARTITIONS_PER_TURN = 200
+FLUSH_POLLS = 500
+FLUSH_POLL_S = 0.01
 
 
 class Housekeeping:
@@ -48,7 +50,10 @@ class Housekeeping:
         async def loop() -> None:
             while True:
                 await asyncio.sleep(self._config().int(interval_key) / 1000)
-                await work()
+                try:
+                    await work()
+                except OSError as error:  # a full disk, say: the next round tries again
+                    log.error("housekeeping failed", extra={"work": interval_key, "error": error})
 
         self._tasks.spawn(loop(), name=interval_key.removesuffix(".interval.ms"))
 
@@ -67,6 +72,8 @@ class Housekeeping:
         plan = await self._files.run(partition.log.plan_retention, partition.high_watermark.offset, now_ms)
         if plan is None or partition.offline is not None:
             return
+        if plan.takes_active and not await self._close_active(partition, now_ms):
+            return
         retired = partition.log.retire(plan, now_ms)
         log.info(
             "segments retired",
@@ -76,9 +83,24 @@ class Housekeeping:
             self._remove_later(retired.remove, partition.config.file_delete_delay_ms), name="remove-segments"
         )
 
+    async def _close_active(self, partition: Partition, now_ms: int) -> bool:
+        """Before the last records go: what remembers their producers must be on disk."""
+        partition.log.roll(now_ms)
+        for _ in range(FLUSH_POLLS):
+            if partition.offline is not None:
+                return False
+            if not partition.log.has_rolled:
+                return True
+            partition.flush()
+            await asyncio.sleep(FLUSH_POLL_S)
+        return False
+
     async def _remove_later(self, remove: Callable[[], None], delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)
-        await self._files.run(remove)
+        try:
+            await self._files.run(remove)
+        except OSError as error:  # the next start removes them
+            log.error("segments not removed", extra={"error": error})
 
     async def _expire_and_flush(self) -> None:
         while True:

@@ -29,6 +29,9 @@ from penstock.storage.log_dirs import DataDirectory
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 1.0
+FLUSH_POLL_S = 0.01
+
 Partitions = list[Partition | None]
 
 
@@ -59,6 +62,10 @@ class ReplicaManager:
         self._clock = clock
         self._changes: deque[tuple[ClusterImage, ImageDelta]] = deque()
         self._checkpointing = asyncio.Lock()
+        self._is_carrying_out = False
+        # Topics deleted while changes are being carried out: one of them may be about to be opened.
+        self._removed: set[TopicId] = set()
+        self._removed_logs: list[Log] = []
         self._caught_up = asyncio.Event()
         self._caught_up.set()
 
@@ -77,8 +84,8 @@ class ReplicaManager:
         return pick(partitions, index)
 
     def all(self) -> Iterator[Partition]:
-        for partitions in self.by_name.values():
-            for partition in partitions:
+        for partitions in list(self.by_name.values()):
+            for partition in list(partitions):
                 if partition is not None:
                     yield partition
 
@@ -98,6 +105,8 @@ class ReplicaManager:
         await self._open(
             [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))], logs
         )
+        # What a crash left in the page cache only is flushed before anybody sees it.
+        await self._flusher.drain()
         for path in await self._files.run(self._data.deleted):
             self._tasks.spawn(self._files.run(self._data.remove, path), name="remove-deleted")
 
@@ -108,39 +117,51 @@ class ReplicaManager:
         for topic in new.topics.values() if delta.broker_configs_changed else delta.topic_configs_changed:
             self._configure(topic)
         self._changes.append((new, delta))
-        if self._caught_up.is_set():
-            self._caught_up.clear()
+        self._caught_up.clear()
+        if not self._is_carrying_out:
+            self._is_carrying_out = True
             self._tasks.spawn(self._carry_out(), name="follow-image")
 
     async def caught_up(self) -> None:
-        """Until everything the image says is so."""
+        """Until everything the image says is so, or cannot be so for now (a full disk)."""
         await self._caught_up.wait()
 
     async def _carry_out(self) -> None:
-        try:
-            while self._changes:
-                image, delta = self._changes.popleft()
+        while self._changes:
+            image, delta = self._changes[0]
+            try:
                 await self._delete_files(delta.topics_deleted)
-                added = []
-                for change in delta.partitions_changed:
-                    topic = image.topics.get(change.topic_partition.topic)
-                    if topic is None or topic.topic_id != change.topic_id:
-                        continue
-                    if change.before is None:
-                        added.append((topic, change.topic_partition.partition))
-                    else:
-                        self._change(change)
-                await self._open(added, {})
-        finally:
-            self._caught_up.set()
+                await self._open(self._apply(image, delta), {})
+            except OSError as error:
+                log.error("partitions are not as they should be, trying again", extra={"error": error})
+                self._caught_up.set()
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._changes.popleft()
+        self._removed.clear()
+        self._is_carrying_out = False
+        self._caught_up.set()
+
+    def _apply(self, image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
+        """Changes of what is there; returns what is to be added."""
+        added = []
+        for change in delta.partitions_changed:
+            topic = image.topics.get(change.topic_partition.topic)
+            if topic is None or topic.topic_id != change.topic_id:
+                continue
+            if change.before is None:
+                added.append((topic, change.topic_partition.partition))
+            else:
+                self._change(change)
+        return added
 
     async def _open(self, wanted: list[tuple[TopicImage, int]], found: Mapping[TopicPartition, Log]) -> None:
         """Make the partitions findable, with the log that was found or with a new one."""
         for topic, index in wanted:
             image = topic.partitions[index]
-            if self._broker_id not in image.replicas:
-                continue
             topic_partition = TopicPartition(topic.name, index)
+            if self._broker_id not in image.replicas or self._has(topic.topic_id, index):
+                continue
             if topic_partition in self._data.failed:
                 continue  # said when it was opened; clients are told that the partition is not available
             config = self._topic_config(topic)
@@ -149,13 +170,24 @@ class ReplicaManager:
                 opened = await self._files.run(
                     self._data.create, topic_partition, topic.topic_id, LogConfig.of(config), self._clock.now_ms()
                 )
+            if topic.topic_id in self._removed:
+                opened.delete()  # meanwhile; its files go with the change that is next in line
+                continue
             self._add(topic, index, image, opened, config)
+
+    def _has(self, topic_id: TopicId, index: int) -> bool:
+        partitions = self.by_id.get(topic_id, [])
+        return index < len(partitions) and partitions[index] is not None
 
     async def _delete_files(self, topics: Iterable[TopicImage]) -> None:
         """Renamed at once, so that the names are free again; removed in the background."""
         gone = [TopicPartition(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
         if not gone:
             return
+        # A flush under way writes by name, and the name may soon be another log's.
+        removed, self._removed_logs = self._removed_logs, []
+        while any(self._flusher.is_busy(each) for each in removed):  # noqa: ASYNC110 - it tells the partition only
+            await asyncio.sleep(FLUSH_POLL_S)
         async with self._checkpointing:
             paths = await self._files.run(self._data.set_deleted, gone)
         for path in paths:
@@ -194,7 +226,7 @@ class ReplicaManager:
             tasks=self._tasks,
             metrics=self.topic_metrics.setdefault(topic.name, TopicMetrics()),
         )
-        partitions = self.by_name.get(topic.name.encode())
+        partitions = self.by_id.get(topic.topic_id)
         if partitions is None:
             partitions = self.by_name[topic.name.encode()] = self.by_id[topic.topic_id] = []
         partitions.extend([None] * (index + 1 - len(partitions)))
@@ -210,6 +242,7 @@ class ReplicaManager:
 
     def _remove(self, topic: TopicImage) -> None:
         """Deleted: gone for clients now, its files a little later."""
+        self._removed.add(topic.topic_id)
         partitions = self.by_id.pop(topic.topic_id, None)
         if partitions is None:
             return
@@ -220,6 +253,7 @@ class ReplicaManager:
             if partition is not None:
                 partition.fail(gone)
                 partition.log.delete()
+                self._removed_logs.append(partition.log)
 
     def _topic_config(self, topic: TopicImage) -> TopicConfig:
         return topic_config(topic.configs, self._config())

@@ -100,8 +100,9 @@ class Partition:
         self.offline: BrokerError | None = None
         self.waiters: set[ParkedFetch] = set()
         self.admission = AdmissionLane(tasks, str(topic_partition))
-        # A sole replica is its own quorum: whatever recovery kept of its log is committed.
-        self.high_watermark: LogPosition = log.end_position
+        # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
+        # topic asks for.
+        self.high_watermark: LogPosition = log.flushed_position if config.flush_messages == 1 else log.end_position
         self._isr = Isr(isr, self.high_watermark.offset)
         self._broker_id = broker_id
         self._tick = tick
@@ -112,6 +113,8 @@ class Partition:
         self._staged_records = 0
         self._unacknowledged: deque[_Append] = deque()
         self.configure(config)
+        if self.high_watermark.offset < log.end_position.offset:
+            self.flush()
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config

@@ -1,4 +1,7 @@
-"""The broker's numbers in Prometheus's words, gathered only when somebody scrapes them."""
+"""The broker's numbers in Prometheus's words, gathered only when somebody scrapes them.
+
+This runs in a thread beside the event loop, so every collection is copied (which is atomic) before it is walked.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class BrokerCollector(Collector):
         }
         for field, help_text in words.items():
             family = CounterMetricFamily(f"penstock_topic_{field}", help_text, labels=["topic"])
-            for topic, metrics in self._broker.partitions.topic_metrics.items():
+            for topic, metrics in list(self._broker.partitions.topic_metrics.items()):
                 family.add_metric([topic], getattr(metrics, field))
             yield family
 
@@ -62,7 +65,7 @@ class BrokerCollector(Collector):
             name = APIS[key].name
             requests.add_metric([name], metrics.requests)
             latency.add_metric([name], _cumulative(metrics), metrics.latency.sum_s)
-            for code, count in metrics.errors.items():
+            for code, count in list(metrics.errors.items()):
                 errors.add_metric([name, ErrorCode(code).name], count)
         yield requests
         yield latency
@@ -113,7 +116,7 @@ class BrokerCollector(Collector):
             for field, family in families.items():
                 value = getattr(listener.counters, field)
                 if field.endswith("_bytes"):
-                    value += sum(getattr(connection, field) for connection in listener.connections)
+                    value += sum(getattr(connection, field) for connection in list(listener.connections))
                 family.add_metric([listener.name], value)
         yield now
         yield from families.values()

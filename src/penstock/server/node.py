@@ -8,6 +8,8 @@ its disk stops with exit code 1 and without the marker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -57,6 +59,9 @@ FILE_THREADS = 8
 # fdatasyncs only wait, and a disk takes many at once better than one after the other.
 FLUSH_THREADS = 16
 DRAIN_DEADLINE_MS = 5_000
+# mallopt's numbers for its parameters, and what they are set to: receive buffers for 1 MB batches stay on the heap.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES = 8 << 20, 16 << 20
 DRAIN_POLL_S = 0.01
 
 
@@ -80,6 +85,7 @@ class Node:
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._state = "starting"
+        self._listeners: list[Listener] = []
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -87,6 +93,7 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
         _raise_descriptor_limit()
+        _return_freed_memory()
         self._files = Files(FILE_THREADS, "files")
         self._flushes = Files(FLUSH_THREADS, "flush")
         self._data = await self._files.run(DataDirectory.open, self._static_config.data_dir)
@@ -151,27 +158,24 @@ class Node:
         )
 
     def _listener(self, wanted: ListenerConfig, pipeline: Pipeline, tick: Tick) -> Listener:
-        config = self._config
-        listener = Listener(
-            name=wanted.name,
-            limits=ConnectionLimits(
-                max_frame_bytes=config.int("socket.request.max.bytes"),
-                max_connections=config.int("max.connections"),
-                max_connections_per_address=config.int("max.connections.per.ip"),
-                idle_limit_ms=config.int("connections.max.idle.ms"),
-                read_deadline_ms=config.int("penstock.request.read.deadline.ms"),
-                send_buffer_bytes=config.int("socket.send.buffer.bytes"),
-                receive_buffer_bytes=config.int("socket.receive.buffer.bytes"),
-            ),
-            serve=pipeline.serve,
-            tick=tick,
-            clock=self._clock,
-        )
+        listener = Listener(name=wanted.name, limits=self._limits(), serve=pipeline.serve, tick=tick, clock=self._clock)
         try:
             listener.bind(wanted.host, wanted.port)
         except OSError as error:
             raise OSError(f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror}") from error
         return listener
+
+    def _limits(self) -> ConnectionLimits:
+        config = self._config
+        return ConnectionLimits(
+            max_frame_bytes=config.int("socket.request.max.bytes"),
+            max_connections=config.int("max.connections"),
+            max_connections_per_address=config.int("max.connections.per.ip"),
+            idle_limit_ms=config.int("connections.max.idle.ms"),
+            read_deadline_ms=config.int("penstock.request.read.deadline.ms"),
+            send_buffer_bytes=config.int("socket.send.buffer.bytes"),
+            receive_buffer_bytes=config.int("socket.receive.buffer.bytes"),
+        )
 
     def _registration(self, directory_id: str) -> RegisterBroker:
         """What other brokers and clients need to find this one; a port of 0 has become a real one by now."""
@@ -217,6 +221,8 @@ class Node:
             self._config = self._static_config.with_dynamic(
                 new.broker_configs.get(None, {}), new.broker_configs.get(self._node_id, {})
             )
+            for listener in self._listeners:
+                listener.limits = self._limits()
 
     def _unready_reason(self) -> str | None:
         return None if self._state == "serving" else self._state
@@ -295,6 +301,14 @@ def _metrics(broker: Broker, pipeline: Pipeline, listeners: list[Listener]) -> b
     from penstock.server.metrics import render
 
     return render(broker, pipeline, listeners)
+
+
+def _return_freed_memory() -> None:
+    """glibc learns from large buffers to keep such memory for good, once per thread; fixed thresholds stop that."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
 
 
 def _raise_descriptor_limit() -> None:

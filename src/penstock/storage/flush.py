@@ -71,9 +71,9 @@ class FlushTicket:
             if error.errno not in DISK_FULL:
                 raise
             self.is_partial = True
-        directories = self.due.directories
-        if (self.due.snapshots or self.due.epochs is not None) and self.directory not in directories:
-            directories = [*directories, self.directory]
+        directories = dict.fromkeys(self.due.directories)
+        if self.due.snapshots or self.due.epochs is not None:
+            directories[self.directory] = None
         for directory in directories:
             checkpoints.sync_directory(directory)
 

@@ -51,6 +51,9 @@ class Flusher:
         else:
             self._start(log, notify)
 
+    def is_busy(self, log: Log) -> bool:
+        return log in self._in_flight
+
     async def drain(self) -> None:
         """Returns when nothing is under way."""
         while self._in_flight or self._waiting:

@@ -21,9 +21,10 @@ from penstock.storage import lookup, recovery, retention, truncation
 from penstock.storage.epochs import EpochEntry
 from penstock.storage.flush import DueSnapshot, FlushTicket, Unflushed
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_file import ColdRead, FileSpan, LogFile, LogPosition
+from penstock.storage.log_file import ColdRead, FileSpan, LogFile, LogPosition, remove_if_there
+from penstock.storage.producer_snapshot import snapshot_path
 from penstock.storage.producers import DuplicateBatch, ProducerEntry
-from penstock.storage.reader import Reader, find_batch, storage_error
+from penstock.storage.reader import Reader, find_batch, segment_at, storage_error
 from penstock.storage.segment import CorruptSegment, Segment, SegmentSavepoint, StagedBatch
 
 __all__ = ["ColdRead", "DuplicateBatch", "FileSpan", "Log", "LogConfig", "LogFile", "LogPosition", "RetiredSegments"]
@@ -284,19 +285,21 @@ class Log:
 
     # Flushing
 
-    def flush_also(self, path: str) -> None:
-        """A file beside the log that is to be on disk with it."""
+    def flush_also(self, path: str, *directories: str) -> None:
+        """A file beside the log that is to be on disk with it, and directories that name it."""
         self._unflushed.paths.append(path)
+        self._unflushed.directories += [self.directory, *directories]
 
     def begin_flush(self) -> FlushTicket:
         """A ticket for all that was written so far. One at a time: the caller finishes it before it takes another."""
         is_behind = self.end_position.offset > self.flushed_position.offset
+        active = self._active.file() if is_behind else None
         due, self._unflushed = self._unflushed, Unflushed()
         return FlushTicket(
             directory=self.directory,
             position=self.end_position,
             generation=self._generation,
-            active=self._active.file() if is_behind else None,
+            active=active,
             due=due,
             obsolete_snapshots=self._obsolete_snapshots(),
         )
@@ -306,6 +309,8 @@ class Log:
         if ticket.is_partial:
             self._put_back(ticket.due)
         if ticket.generation != self._generation:
+            for snapshot in ticket.due.snapshots:
+                remove_if_there(snapshot_path(self.directory, snapshot.offset))
             return self.flushed_position
         if ticket.position.offset > self.flushed_position.offset:
             self.flushed_position = ticket.position
@@ -326,9 +331,9 @@ class Log:
 
     def _obsolete_snapshots(self) -> list[int]:
         """All but the one that a recovery from the recovery point starts with, and the newest."""
-        bases = [segment.base_offset for segment in self._segments if segment.base_offset <= self.recovery_point]
         offsets = self._snapshot_offsets
-        needed = [offset for offset in offsets if bases and offset <= bases[-1]][-1:]
+        start = self._segments[max(0, segment_at(self._segments, self.recovery_point))].base_offset
+        needed = [offset for offset in offsets if offset <= start][-1:]
         keep = {*needed, *offsets[-_SNAPSHOTS_KEPT:]}
         return [offset for offset in offsets if offset not in keep]
 
@@ -355,7 +360,10 @@ class Log:
     def position_of(self, offset: int) -> LogPosition:
         """Blocking, thread-safe. Where the batch that holds `offset` starts; the end, if no batch does."""
         upper = self.end_position
-        found = find_batch(self._segments, offset, upper, wait=True)
+        try:
+            found = find_batch(self._segments, offset, upper, wait=True)
+        except (OSError, CorruptSegment) as error:
+            raise storage_error(error) from error
         if found is None:
             return upper
         segment, (position, header) = found
@@ -387,40 +395,45 @@ class Log:
 
     def plan_retention(self, high_watermark: int, now_ms: int) -> retention.RetentionPlan | None:
         """Blocking, thread-safe. What `retire` would take now; None when that is nothing."""
-        segments = self._segments
-        ends = [segment.base_offset for segment in segments[1:]] + [self.end_position.offset]
+        end, segments = self.end_position, self._segments
+        if segments[-1].base_offset != end.segment_base_offset:
+            return None  # it rolled between the two: another time
+        ends = [segment.base_offset for segment in segments[1:]] + [end.offset]
         facts = [
-            retention.SegmentFacts(segment.base_offset, end, segment.size)
-            for segment, end in zip(segments, ends, strict=True)
+            retention.SegmentFacts(segment.base_offset, end_offset, segment.size)
+            for segment, end_offset in zip(segments, ends, strict=True)
         ]
         deletes = self.config.is_deleted_by_retention
         rule = retention.RetentionRule(
             self.config.retention_ms if deletes else -1, self.config.retention_bytes if deletes else -1
         )
-        return retention.plan(
-            facts,
-            rule,
-            lambda at: segments[at].age_timestamp(),
-            log_start_offset=self.log_start_offset,
-            high_watermark=high_watermark,
-            now_ms=now_ms,
-        )
+        try:
+            return retention.plan(
+                facts,
+                rule,
+                lambda at: segments[at].age_timestamp(),
+                log_start_offset=self.log_start_offset,
+                high_watermark=high_watermark,
+                now_ms=now_ms,
+            )
+        except (OSError, CorruptSegment) as error:
+            raise storage_error(error) from error
 
     def retire(self, plan: retention.RetentionPlan, now_ms: int) -> RetiredSegments:
         """Carries the plan out, as far as it still holds: an active segment that grew since stays."""
         if plan.takes_active and self.log_end_offset == plan.log_start_offset:
             self.roll(now_ms)
-        retired = []
-        for segment, following in zip(self._segments, self._segments[1:], strict=False):
-            if following.base_offset > plan.log_start_offset:
-                break
-            segment.mark_deleted()
-            retired.append(segment)
-        if retired:
-            self._segments = self._segments[len(retired) :]
-            self._reader.forget()
-            self.move_log_start(self._segments[0].base_offset)
-        return RetiredSegments(tuple(retired))
+        following = [segment.base_offset for segment in self._segments[1:]]
+        count = sum(base_offset <= plan.log_start_offset for base_offset in following)
+        retired, self._segments = self._segments[:count], self._segments[count:]
+        self._reader.forget()
+        self.move_log_start(self._segments[0].base_offset)
+        try:
+            for segment in retired:
+                segment.mark_deleted()
+        except OSError as error:
+            raise storage_error(error) from error
+        return RetiredSegments(retired)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Blocking, with nothing else going on in this log. Everything from the batch that holds `offset` on goes."""

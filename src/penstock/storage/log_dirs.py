@@ -112,8 +112,11 @@ class DataDirectory:
     def load(self, claim: Claim, now_ms: int) -> dict[TopicPartition, Log]:
         """Opens the logs of all partitions that `claim` knows, several at a time."""
         with ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open-log") as pool:
-            opened = pool.map(lambda tp: (tp, self._open(tp, claim, now_ms)), self._partitions())
-            return {tp: opened_log for tp, opened_log in opened if opened_log is not None}
+            opened = dict(pool.map(lambda tp: (tp, self._open(tp, claim, now_ms)), self._partitions()))
+        set_aside = [tp for tp, opened_log in opened.items() if opened_log is None and tp not in self.failed]
+        if set_aside:
+            self._forget(set_aside)
+        return {tp: opened_log for tp, opened_log in opened.items() if opened_log is not None}
 
     def _partitions(self) -> list[TopicPartition]:
         with os.scandir(self.path) as entries:
@@ -145,6 +148,9 @@ class DataDirectory:
             self.failed[tp] = str(error)
             log.error("log not opened", extra={"partition": str(tp), "reason": str(error)})
             return None
+        if opened.end_position.offset == 0:
+            # Perhaps never flushed since it was made: its first flush must cover what `create` left to it.
+            opened.flush_also(f"{directory}/{checkpoints.PARTITION_METADATA}", self.path)
         report = opened.recovery_report
         if report is not None and report.truncated_bytes:
             log.warning("log cut", extra={"partition": str(tp), "report": report})
@@ -168,14 +174,7 @@ class DataDirectory:
     def set_deleted(self, partitions: Iterable[TopicPartition]) -> list[str]:
         """Renames the directories, so that the names are free; returns what `remove` then takes away."""
         gone = list(partitions)
-        written = self._written
-        self.write(
-            Checkpoint(
-                _without(written.recovery_points, gone),
-                _without(written.log_starts, gone),
-                _without(written.high_watermarks, gone),
-            )
-        )
+        self._forget(gone)
         renamed = []
         for tp in gone:
             path = f"{self.path}/{_new_name(tp, _DELETE_SUFFIX)}"
@@ -184,6 +183,17 @@ class DataDirectory:
                 renamed.append(path)
         checkpoints.sync_directory(self.path)
         return renamed
+
+    def _forget(self, gone: Iterable[TopicPartition]) -> None:
+        """Checkpoints go by name: those of a log that is no more must not be taken for its successor's."""
+        written = self._written
+        self.write(
+            Checkpoint(
+                _without(written.recovery_points, gone),
+                _without(written.log_starts, gone),
+                _without(written.high_watermarks, gone),
+            )
+        )
 
     def deleted(self) -> list[str]:
         """Directories whose removal an earlier run did not finish."""

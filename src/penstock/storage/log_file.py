@@ -22,6 +22,8 @@ class ColdRead(Exception):
 
 
 class LogFile:
+    """Whoever uses the descriptor holds the LogFile while doing so: its number may be another file's right after."""
+
     __slots__ = ("fd", "path")
 
     def __init__(self, path: str, flags: int) -> None:
@@ -33,6 +35,29 @@ class LogFile:
         # `close` is bound here because modules are gone when the last files are closed at exit.
         if self.fd >= 0:
             close(self.fd)
+
+    def read(self, length: int, position: int, *, wait: bool = True) -> bytes | bytearray:
+        """At most `length` bytes, fewer at the end of the file. Without `wait`: ColdRead instead of a disk access."""
+        if wait:
+            return os.pread(self.fd, length, position)
+        buffer = bytearray(length)
+        try:
+            read = os.preadv(self.fd, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            raise ColdRead from None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            # A file system without the probe: reading is all there is.
+            return os.pread(self.fd, length, position)
+        return buffer if read == length else buffer[:read]
+
+    def read_into(self, buffer: memoryview | bytearray, position: int) -> int:
+        """Blocking. How many bytes came."""
+        return os.preadv(self.fd, [buffer], position)
+
+    def cut(self, length: int) -> None:
+        os.ftruncate(self.fd, length)
 
 
 class FileSpan(NamedTuple):
@@ -65,23 +90,6 @@ def write_all(fd: int, views: Sequence[memoryview], position: int) -> None:
             remaining[0] = remaining[0][written:]
 
 
-def read_at(fd: int, length: int, position: int, *, wait: bool) -> bytes | bytearray:
-    """At most `length` bytes, fewer at the end of the file. ColdRead instead of waiting for the disk."""
-    if wait:
-        return os.pread(fd, length, position)
-    buffer = bytearray(length)
-    try:
-        read = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
-    except BlockingIOError:
-        raise ColdRead from None
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-        # A file system without the probe: reading is all there is.
-        return os.pread(fd, length, position)
-    return buffer if read == length else buffer[:read]
-
-
 _PROBE_STEP_BYTES = 128 * 1024
 _WARM_CHUNK_BYTES = 1024 * 1024
 
@@ -90,8 +98,8 @@ def probe(span: FileSpan) -> None:
     """ColdRead unless samples of the span are in the page cache: one in each readahead window, and the last byte."""
     end = span.position + span.length
     for position in range(span.position, end, _PROBE_STEP_BYTES):
-        read_at(span.file.fd, 1, position, wait=False)
-    read_at(span.file.fd, 1, end - 1, wait=False)
+        span.file.read(1, position, wait=False)
+    span.file.read(1, end - 1, wait=False)
 
 
 def warm(span: FileSpan) -> None:
@@ -99,7 +107,7 @@ def warm(span: FileSpan) -> None:
     end = span.position + span.length
     buffer = bytearray(min(span.length, _WARM_CHUNK_BYTES))
     for position in range(span.position, end, _WARM_CHUNK_BYTES):
-        os.preadv(span.file.fd, [buffer], position)
+        span.file.read_into(buffer, position)
 
 
 def remove_if_there(path: str) -> None:

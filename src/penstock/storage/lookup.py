@@ -6,7 +6,6 @@ index is believed only after a look at the batch it names. Everything here block
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -123,7 +122,7 @@ def _within(
     epoch = header.partition_leader_epoch
     if header.is_log_append_time:
         return TimestampAndOffset(header.max_timestamp, header.base_offset, epoch)
-    content = os.pread(segment.file().fd, header.size, position)
+    content = segment.file().read(header.size, position)
     try:
         records = records_of(content, 0, header)
         found = find_timestamp(records, header.records_count, header.base_offset, header.base_timestamp, timestamp)
@@ -138,7 +137,7 @@ def _records_from(
 ) -> Iterator[TimestampAndOffset]:
     """The records from `min_offset` on of the one batch that the log start lies in."""
     epoch = header.partition_leader_epoch
-    content = os.pread(segment.file().fd, header.size, position)
+    content = segment.file().read(header.size, position)
     try:
         rows = spans(records_of(content, 0, header), header.records_count)
     except (BrokerError, InvalidRecords):

@@ -57,10 +57,13 @@ class DuplicateBatch(Exception):
 
 
 class Producers:
-    __slots__ = ("entries",)
+    __slots__ = ("_unwritten", "entries")
 
     def __init__(self, entries: dict[int, ProducerEntry] | None = None) -> None:
         self.entries: dict[int, ProducerEntry] = entries if entries is not None else {}
+        # Producers whose very first batch could not be written: their epoch and its sequence number. What they had in
+        # flight behind it must not get in before it.
+        self._unwritten: dict[int, tuple[int, int]] = {}
 
     def accept(self, header: BatchHeader, base_offset: int, now_ms: int) -> ProducerEntry | None:
         """The batch goes to `base_offset`. Returns the entry to restore should it not come to that.
@@ -93,14 +96,28 @@ class Producers:
                 )
                 return previous
             _check(previous, header, base_sequence, last_sequence)
+        elif self._unwritten:
+            self._check_unwritten(header)
         entries[producer_id] = _following(previous, header.producer_epoch, batch, now_ms)
         return previous
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         if entry is None:
-            self.entries.pop(producer_id, None)
+            undone = self.entries.pop(producer_id, None)
+            if undone is not None and undone.batches:
+                self._unwritten[producer_id] = undone.producer_epoch, undone.batches[-1].base_sequence
         else:
             self.entries[producer_id] = entry
+
+    def _check_unwritten(self, header: BatchHeader) -> None:
+        producer_id = header.producer_id
+        epoch, first_sequence = self._unwritten.get(producer_id, (-1, -1))
+        if epoch == header.producer_epoch and header.base_sequence != first_sequence:
+            raise BrokerError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} sent {header.base_sequence}, {first_sequence} was not written before it",
+            )
+        self._unwritten.pop(producer_id, None)
 
     def replay(self, header: BatchHeader, now_ms: int) -> None:
         """A batch that is in the log: it was checked when it was appended, so it is taken as it is."""
@@ -121,6 +138,7 @@ class Producers:
         ]
         for producer_id in gone:
             del self.entries[producer_id]
+        self._unwritten.clear()
         return len(gone)
 
 

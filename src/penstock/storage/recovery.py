@@ -21,7 +21,7 @@ from penstock.storage.index import BadIndex
 from penstock.storage.leftovers import DirectoryListing, tidy
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import LogPosition, remove_if_there
-from penstock.storage.producers import Producers
+from penstock.storage.producers import ProducerEntry, Producers
 from penstock.storage.reader import segment_at
 from penstock.storage.replay import headers_between, rebuild_producers
 from penstock.storage.scan import sound_batches_of
@@ -73,8 +73,9 @@ def load(
     opened: OpenedLog | None = None
     if clean:
         opened = _open_clean(directory, segments, listing, log_start_offset, now_ms)
-        # A log that says otherwise than the marker is repaired: its active segment is all that can be wrong.
-        recovery_point = segments[-1].base_offset
+        if opened is None:
+            # It is not as the marker says. The active segment is all that can be wrong.
+            recovery_point = segments[-1].base_offset
     if opened is None:
         opened = _Repair(directory, config, segments, listing, recovery_point, now_ms).run(log_start_offset)
         if opened.end_position.offset < recovery_point:
@@ -169,7 +170,17 @@ def _end_of_clean(active: Segment) -> int:
 class _Repair:
     """One pass over the log from the segment that holds the recovery point."""
 
-    __slots__ = ("_config", "_directory", "_epochs", "_listing", "_now_ms", "_producers", "_report", "_segments")
+    __slots__ = (
+        "_config",
+        "_directory",
+        "_epochs",
+        "_listing",
+        "_now_ms",
+        "_producers",
+        "_producers_at_active",
+        "_report",
+        "_segments",
+    )
 
     def __init__(
         self,
@@ -187,6 +198,8 @@ class _Repair:
         self._now_ms = now_ms
         self._report = RecoveryReport(recovery_point)
         self._producers = Producers()
+        # As they were at the base offset of the segment scanned last.
+        self._producers_at_active: dict[int, ProducerEntry] = {}
         self._epochs = LeaderEpochs()
 
     def run(self, log_start_offset: int) -> OpenedLog:
@@ -204,6 +217,7 @@ class _Repair:
         for segment, following_base_offset in zip(self._segments[first:], [*following, None], strict=True):
             if segment.base_offset < end_offset:
                 break
+            self._producers_at_active = dict(self._producers.entries)
             whole, end_offset = self._scan(segment, following_base_offset)
             kept += 1
             if not whole:
@@ -241,7 +255,7 @@ class _Repair:
         self._report.scanned_bytes += segment.size
         if not whole:
             self._report.truncated_bytes += segment.size - end
-            os.ftruncate(segment.file().fd, end)
+            segment.file().cut(end)
             segment.size = end
         builder.install()
         segment.close_files()
@@ -256,9 +270,7 @@ class _Repair:
         segments = self._segments[:kept]
         active = segments[-1]
         active.is_active = True
-        for offset in self._listing.snapshot_offsets:
-            if offset > end_offset:
-                remove_if_there(producer_snapshot.snapshot_path(self._directory, offset))
+        snapshots = self._remaining_snapshots(snapshots, segments[first].base_offset, end_offset)
         self._epochs.cut_after(end_offset)
         self._epochs.cut_before(log_start_offset)
         self._report.log_end_offset = end_offset
@@ -271,10 +283,18 @@ class _Repair:
             producers=self._producers,
             leader_epochs=self._epochs,
             snapshot_offsets=snapshots,
-            unflushed=self._unflushed(segments[first:], end_offset),
+            unflushed=self._unflushed(segments, first, end_offset, snapshots),
             report=self._report,
             is_changed=any(segment.size for segment in segments) or self._report.truncated_bytes > 0,
         )
+
+    def _remaining_snapshots(self, usable: list[int], start_offset: int, end_offset: int) -> list[int]:
+        """Those beyond the end are of batches that are lost."""
+        later = [offset for offset in self._listing.snapshot_offsets if offset > start_offset]
+        for offset in later:
+            if offset > end_offset:
+                remove_if_there(producer_snapshot.snapshot_path(self._directory, offset))
+        return usable + [offset for offset in later if offset <= end_offset]
 
     def _flushed(self, segments: tuple[Segment, ...], end: LogPosition) -> LogPosition:
         """Where the recovery point lies: what is behind it was only read, which flushes nothing."""
@@ -287,13 +307,20 @@ class _Repair:
             return LogPosition(segment.base_offset, segment.base_offset, 0)
         return LogPosition(batch.header.base_offset, segment.base_offset, batch.position)
 
-    def _unflushed(self, scanned: Sequence[Segment], end_offset: int) -> Unflushed:
-        if end_offset <= self._report.recovery_point and not self._report.truncated_bytes:
-            return Unflushed()
-        paths = [
-            path for segment in scanned for path in (segment.path, segment.offset_index.path, segment.time_index.path)
-        ]
-        return Unflushed(paths=paths, directories=[self._directory], epochs=self._epochs.entries)
+    def _unflushed(
+        self, segments: tuple[Segment, ...], first: int, end_offset: int, snapshots: Sequence[int]
+    ) -> Unflushed:
+        unflushed = Unflushed()
+        base_offset = segments[-1].base_offset
+        if base_offset not in snapshots and (self._producers_at_active or len(segments) > 1):
+            # The next recovery starts here, perhaps after retention took what came before.
+            unflushed.snapshots.append(DueSnapshot(base_offset, self._producers_at_active))
+        if end_offset > self._report.recovery_point or self._report.truncated_bytes:
+            for segment in segments[first:]:
+                unflushed.paths += [segment.path, segment.offset_index.path, segment.time_index.path]
+            unflushed.directories.append(self._directory)
+            unflushed.epochs = self._epochs.entries
+        return unflushed
 
 
 def _epochs_path(directory: str) -> str:

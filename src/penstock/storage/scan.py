@@ -9,12 +9,12 @@ what comes next tells, so that without compaction only the very last batch of a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from crc32c import crc32c
 
 from penstock.protocol.batch import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, read_header, sound_batches
+from penstock.storage.log_file import LogFile
 from penstock.storage.segment import CorruptSegment, LocatedBatch, Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -24,7 +24,7 @@ def sound_batches_of(
     segment: Segment, recovery_point: int, following_base_offset: int | None, *, is_compacted: bool
 ) -> Iterator[LocatedBatch]:
     """The segment's batches up to the first bad one. Below the recovery point CRCs are not computed again."""
-    fd = segment.file().fd
+    file = segment.file()
     next_offset = segment.base_offset
     position = 0
     for batch in _flushed_batches(segment, recovery_point):
@@ -32,13 +32,13 @@ def sound_batches_of(
             return
         yield batch
         position, next_offset = batch.position + batch.header.size, batch.header.next_offset
-    for batch in _checked_batches(fd, position, segment.size):
+    for batch in _checked_batches(file, position, segment.size):
         header = batch.header
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             return
         if header.base_offset > next_offset and not is_compacted:
             end = batch.position + header.size
-            after = following_base_offset if end == segment.size else _base_offset_at(fd, end, segment.size)
+            after = following_base_offset if end == segment.size else _base_offset_at(file, end, segment.size)
             if after is None or after < header.next_offset:
                 return
         yield batch
@@ -55,9 +55,9 @@ def _flushed_batches(segment: Segment, recovery_point: int) -> Iterator[LocatedB
         return
 
 
-def _base_offset_at(fd: int, position: int, size: int) -> int | None:
+def _base_offset_at(file: LogFile, position: int, size: int) -> int | None:
     """Of the batch at `position`, None if there is none."""
-    raw = os.pread(fd, HEADER_BYTES, position)
+    raw = file.read(HEADER_BYTES, position)
     if len(raw) < HEADER_BYTES:
         return None
     header = read_header(raw)
@@ -65,17 +65,17 @@ def _base_offset_at(fd: int, position: int, size: int) -> int | None:
     return header.base_offset if is_batch else None
 
 
-def _checked_batches(fd: int, position: int, size: int) -> Iterator[LocatedBatch]:
+def _checked_batches(file: LogFile, position: int, size: int) -> Iterator[LocatedBatch]:
     buffer = bytearray(min(_CHUNK_BYTES, max(size - position, 0)))
     with memoryview(buffer) as view:
         while position < size:
-            read = os.preadv(fd, [view[: size - position]], position)
+            read = file.read_into(view[: size - position], position)
             consumed = 0
             for at, header in sound_batches(view, 0, read):
                 consumed = at + header.size
                 yield LocatedBatch(position + at, header)
             if consumed == 0:
-                large = _large_batch(fd, view[:read], position, size)
+                large = _large_batch(file, view[:read], position, size)
                 if large is None:
                     return
                 consumed = large.size
@@ -83,7 +83,7 @@ def _checked_batches(fd: int, position: int, size: int) -> Iterator[LocatedBatch
             position += consumed
 
 
-def _large_batch(fd: int, chunk: memoryview, position: int, size: int) -> BatchHeader | None:
+def _large_batch(file: LogFile, chunk: memoryview, position: int, size: int) -> BatchHeader | None:
     """A sound batch that is larger than the chunk it starts in."""
     if len(chunk) < HEADER_BYTES:
         return None
@@ -94,7 +94,7 @@ def _large_batch(fd: int, chunk: memoryview, position: int, size: int) -> BatchH
     end = position + header.size
     at = position + len(chunk)
     while at < end:
-        piece = os.pread(fd, min(_CHUNK_BYTES, end - at), at)
+        piece = file.read(min(_CHUNK_BYTES, end - at), at)
         if not piece:
             return None
         crc = crc32c(piece, crc)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.protocol.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, read_header
 from penstock.storage.descriptors import DESCRIPTORS
 from penstock.storage.index import MAX_RELATIVE_OFFSET, BadIndex, IndexEntry, OffsetIndex, TimeEntry, TimeIndex
-from penstock.storage.log_file import DISK_FULL, ColdRead, LogFile, read_at, remove_if_there, write_all
+from penstock.storage.log_file import DISK_FULL, ColdRead, LogFile, remove_if_there, write_all
 
 if TYPE_CHECKING:
     from penstock.storage.log_config import LogConfig
@@ -237,7 +237,7 @@ class Segment:
         if not self.is_active:
             self.is_active = True
             self._file = None
-        os.ftruncate(self.file().fd, self.size)
+        self.file().cut(self.size)
 
     def finish(self) -> None:
         """Writes the closing time entry and trims the indexes: on roll and on close. Nothing is lost if it fails."""
@@ -276,13 +276,13 @@ class Segment:
 
     def walk(self, start: int, end: int, *, wait: bool) -> Iterator[LocatedBatch]:
         """The batches from the one at `start`, until `end`. CorruptSegment where there is none."""
-        fd = self.file().fd
+        file = self.file()
         position = start
         chunk: bytes | bytearray = b""
         cursor = 0
         while position < end:
             if cursor + HEADER_BYTES > len(chunk):
-                chunk, cursor = read_at(fd, min(_WALK_CHUNK_BYTES, end - position), position, wait=wait), 0
+                chunk, cursor = file.read(min(_WALK_CHUNK_BYTES, end - position), position, wait=wait), 0
                 if len(chunk) < HEADER_BYTES:
                     if not wait:
                         raise ColdRead

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,7 +53,7 @@ def _cut(segment: Segment, position: int, offset: int) -> None:
     """The segment ends at `position`, before `offset`, and becomes the active one."""
     segment.close_files()
     segment.is_active = True
-    os.ftruncate(segment.file().fd, position)
+    segment.file().cut(position)
     segment.size = position
     segment.warm_from = min(segment.warm_from, position)
     segment.offset_index.cut(segment.offset_index.entries_below(position))

@@ -1,0 +1,126 @@
+"""A partition over a real log and a real flusher: what is committed when."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from penstock.core.config import BrokerConfig
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, TopicId, TopicPartition
+from penstock.core.metrics import TopicMetrics
+from penstock.core.topic_config import topic_config
+from penstock.protocol.batch import read_header
+from penstock.protocol.records import Record, build_batch
+from penstock.replication.partition import ACKS_ALL, Partition
+from penstock.runtime.files import Files
+from penstock.runtime.tasks import TaskGroup
+from penstock.runtime.tick import Tick
+from penstock.storage.flusher import Flusher
+from penstock.storage.log import Log, LogConfig
+
+LEADER = BrokerId(1)
+
+
+@dataclass
+class Told:
+    """What an appender heard: offsets, or the error."""
+
+    outcomes: dict[int, int | ErrorCode] = field(default_factory=dict)
+
+    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
+        self.outcomes[slot] = base_offset
+
+    def failed(self, slot: int, error: BrokerError) -> None:
+        self.outcomes[slot] = error.code
+
+
+def a_partition(directory: Path, files: Files, *, clean: bool = True, flush_messages: int = 1) -> Partition:
+    config = topic_config({"flush.messages": str(flush_messages)}, BrokerConfig())
+    log = Log.open(str(directory), LogConfig.of(config), clean=clean, now_ms=0)
+    return Partition(
+        TopicPartition("orders", 0),
+        TopicId(bytes(16)),
+        log,
+        config,
+        broker_id=LEADER,
+        leader_epoch=0,
+        isr=(LEADER,),
+        tick=Tick(asyncio.get_running_loop()),
+        flusher=Flusher(files, lambda error: None),
+        tasks=TaskGroup(),
+        metrics=TopicMetrics(),
+    )
+
+
+def append(partition: Partition, told: Told, slot: int, *, acks: int, deadline_ms: float = 1e15, **fields: int) -> None:
+    batch = build_batch([Record(None, b"value", (), 1)], **fields)  # type: ignore[arg-type]
+    partition.append(memoryview(batch), read_header(batch), acks, 0, deadline_ms, told, slot)
+
+
+async def until(condition, timeout_s: float = 10) -> None:  # type: ignore[no-untyped-def]
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - about files, which have no event
+            await asyncio.sleep(0)
+
+
+async def test_given_a_topic_that_flushes_then_acks_all_waits_for_the_disk_and_acks_1_does_not(tmp_path: Path) -> None:
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test")), Told()
+    append(partition, told, 0, acks=1)
+    append(partition, told, 1, acks=ACKS_ALL)
+
+    partition._write()
+
+    assert told.outcomes == {0: 0}
+    assert partition.high_watermark.offset == 0
+    await until(lambda: told.outcomes == {0: 0, 1: 1})
+    assert partition.high_watermark.offset == partition.log.flushed_offset == 2
+
+
+async def test_given_a_crash_when_the_log_is_opened_then_what_was_never_flushed_is_not_committed_before_it_is(
+    tmp_path: Path,
+) -> None:
+    files = Files(2, "test")
+    before, told = a_partition(tmp_path / "orders-0", files, flush_messages=2**63 - 1), Told()
+    append(before, told, 0, acks=1, producer_id=9, producer_epoch=0, base_sequence=0)
+    before._write()
+    assert told.outcomes == {0: 0}
+
+    after = a_partition(tmp_path / "orders-0", files, clean=False)
+    retried = Told()
+    append(after, retried, 0, acks=ACKS_ALL, producer_id=9, producer_epoch=0, base_sequence=0)
+    after._write()
+
+    assert (after.log.log_end_offset, after.high_watermark.offset) == (1, 0)
+    assert retried.outcomes == {}, "a duplicate is acknowledged no earlier than its original is on disk"
+    await until(lambda: retried.outcomes == {0: 0})
+    assert after.log.flushed_offset == 1
+
+
+async def test_given_a_deadline_that_passes_then_the_outcome_is_unknown_and_says_so(tmp_path: Path) -> None:
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test")), Told()
+    append(partition, told, 0, acks=ACKS_ALL, deadline_ms=1_000)
+    partition._write()
+
+    partition.expire(999)
+    assert told.outcomes == {}
+    partition.expire(1_000)
+
+    assert told.outcomes == {0: ErrorCode.REQUEST_TIMED_OUT}
+
+
+async def test_given_a_failed_partition_then_everybody_waiting_and_everybody_coming_is_told(tmp_path: Path) -> None:
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test")), Told()
+    append(partition, told, 0, acks=ACKS_ALL)
+    partition._write()
+    append(partition, told, 1, acks=ACKS_ALL)  # staged, not written
+
+    partition.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone"))
+    partition._write()
+
+    assert told.outcomes == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: ErrorCode.KAFKA_STORAGE_ERROR}
+    with pytest.raises(BrokerError):
+        append(partition, told, 2, acks=1)
