@@ -65,7 +65,7 @@ def test_given_a_session_that_grows_past_the_bound_then_it_is_given_up() -> None
     assert session is not None
 
     with pytest.raises(BrokerError) as refused:
-        sessions.use(session.session_id, 1, wanting(*range(MAX_CACHED_PARTITIONS)), [], now_ms=0)
+        sessions.use(session.session_id, 1, wanting(*range(MAX_CACHED_PARTITIONS + 1)), [], now_ms=0)
 
     assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(sessions) == 0

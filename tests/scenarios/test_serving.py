@@ -176,6 +176,7 @@ def test_given_delete_records_then_the_log_starts_there_also_after_a_restart(tmp
             assert _delete_records(client, 9)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
             assert fetch(client, "orders", 2).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             assert offset_at(client, "orders", -2).offset == 3
+        broker.kill()
         broker.restart()
         with RawClient(broker.address) as client:
             assert offset_at(client, "orders", -2).offset == 3

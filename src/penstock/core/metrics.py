@@ -29,6 +29,8 @@ class ApiMetrics:
     """One API's requests: how many, how long from parsed to answered, and which error codes went out."""
 
     requests: int = 0
+    # With bytes after the last field: accepted, as Kafka does, and counted.
+    requests_with_trailing_bytes: int = 0
     latency: Histogram = field(default_factory=Histogram)
     errors: Counter[int] = field(default_factory=Counter)
 

@@ -21,14 +21,15 @@ UNKNOWN_LOW_WATERMARK = -1
 async def delete_records(
     request: DeleteRecordsRequest, context: RequestContext, broker: Broker
 ) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(topic.name, asked, broker) for asked in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = [
+        DeleteRecordsTopicResult(
+            name=topic.name, partitions=[_delete(topic.name, asked, broker) for asked in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    # What a client was told is gone must not come back with a crash.
+    await broker.partitions.checkpoint()
+    return DeleteRecordsResponse(topics=topics)
 
 
 def _delete(topic: str, asked: DeleteRecordsPartition, broker: Broker) -> DeleteRecordsPartitionResult:

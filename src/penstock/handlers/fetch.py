@@ -39,8 +39,10 @@ MAX_WAIT_MS = 5 * 60 * 1000
 
 def fetch(connection: Connection, frame: memoryview, header: RequestHeader, broker: Broker) -> None:
     started = time.perf_counter()
-    request = FetchRequest.decode(frame[header.body_start :], header.api_version)
-    broker.api_metrics[API_KEY].requests += 1
+    request, consumed = FetchRequest.decode_prefix(frame[header.body_start :], header.api_version)
+    metrics = broker.api_metrics[API_KEY]
+    metrics.requests += 1
+    metrics.requests_with_trailing_bytes += header.body_start + consumed < len(frame)
     call = FetchCall(request, header, connection.expect_answer(), broker, started)
     call.start()
 

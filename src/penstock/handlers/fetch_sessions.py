@@ -145,11 +145,11 @@ class FetchSessions:
                 f"fetch session {session_id}: epoch {epoch}, expected {session.epoch}",
             )
         before = len(session.partitions)
-        if len(wanted) > MAX_CACHED_PARTITIONS - self._cached_partitions and len(wanted) > before:
-            self.close(session_id)
-            raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session_id} became too large")
         session.update(wanted, forgotten)
         self._cached_partitions += len(session.partitions) - before
+        if self._cached_partitions > MAX_CACHED_PARTITIONS and len(session.partitions) > before:
+            self.close(session_id)
+            raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session_id} became too large")
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.used_ms = now_ms
         self._sessions[session_id] = self._sessions.pop(session_id)

@@ -10,6 +10,7 @@ import logging
 import time
 
 from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest
+from penstock.core.metrics import ApiMetrics
 from penstock.handlers.api_versions import unsupported_version
 from penstock.handlers.context import Broker, RequestContext
 from penstock.handlers.produce import produce_usual
@@ -31,8 +32,6 @@ MAX_CONTROL_REQUEST_BYTES = 4 * 1024 * 1024
 class Pipeline:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        # Bytes a client sent after a request's last field: accepted as Kafka does, and counted.
-        self.requests_with_trailing_bytes = 0
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Called by the connection for every frame; raises MalformedRequest to have it closed."""
@@ -64,7 +63,7 @@ class Pipeline:
         started = time.perf_counter()
         request, consumed = api.request.decode_prefix(frame[header.body_start :], header.api_version)
         if header.body_start + consumed < len(frame):
-            self.requests_with_trailing_bytes += 1
+            self._broker.api_metrics[header.api_key].requests_with_trailing_bytes += 1
         context = RequestContext(connection.session, header.client_id, header.api_version, header.correlation_id)
         answer = connection.expect_answer()
         self._broker.tasks.spawn(self._answer(api, request, context, header, answer, started), name=api.name)
@@ -93,9 +92,8 @@ class Pipeline:
         try:
             try:
                 response = await api.handler(request, context, self._broker)
-            except BrokerError as error:
-                metrics.errors[error.code] += 1
-                response = self._error_response(api, error)
+            except (BrokerError, OSError) as error:
+                response = self._error_response(api, error, metrics)
             answer.complete(response_frame(header, response))
         except Exception:
             log.exception("request failed unexpectedly", extra={"api": api.name, "version": header.api_version})
@@ -103,8 +101,11 @@ class Pipeline:
             answer.abandon(f"{api.name} failed unexpectedly")
         metrics.latency.observe(time.perf_counter() - started)
 
-    def _error_response(self, api: Api, error: BrokerError) -> Response:
+    def _error_response(self, api: Api, error: BrokerError | OSError, metrics: ApiMetrics) -> Response:
         """A whole request failed: said in the response's own error code. One without is answered item by item."""
+        if isinstance(error, OSError):  # a full disk, say
+            error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        metrics.errors[error.code] += 1
         response = api.response()
         if not hasattr(response, "error_code"):
             raise error

@@ -130,7 +130,7 @@ class UsualCall:
 
     def failed(self, slot: int, error: BrokerError) -> None:
         requested = [ProducedRecords(self._topic, self._partition, None)]
-        request = Produce(None, self._acks, 0, requested)
+        request = Produce(None, self._acks, 0, requested, 0)
         header = RequestHeader(API_KEY, self._version, self._correlation_id, None, 0)
         ProduceCall(request, header, self._answer, self._metrics, self._started).failed(slot, error)
 
@@ -169,6 +169,7 @@ def produce(connection: Connection, frame: memoryview, header: RequestHeader, br
     request = parse_produce(frame, header.body_start, version)
     metrics = broker.api_metrics[API_KEY]
     metrics.requests += 1
+    metrics.requests_with_trailing_bytes += request.end < len(frame)
     call = ProduceCall(request, header, connection.expect_answer(), metrics, started)
     if not request.partitions:
         call.complete()

@@ -62,6 +62,7 @@ class Produce(NamedTuple):
     acks: int
     timeout_ms: int
     partitions: list[ProducedRecords]
+    end: int  # where the request's last field ends in its frame
 
 
 class ProduceResult(NamedTuple):
@@ -111,7 +112,7 @@ def _parse_plain(frame: memoryview, position: int) -> Produce:
                 raise MalformedRequest(f"Produce: records of {length} bytes, {end - position} are left")
             partitions.append(ProducedRecords(topic, index, frame[position : position + length]))
             position += length
-    return Produce(_text(transactional_id), acks, timeout_ms, partitions)
+    return Produce(_text(transactional_id), acks, timeout_ms, partitions, position)
 
 
 def _parse_flexible(frame: memoryview, position: int, version: int) -> Produce:
@@ -143,8 +144,8 @@ def _parse_flexible(frame: memoryview, position: int, version: int) -> Produce:
             partitions.append(ProducedRecords(topic, index, records))
             position = _skip_tags(frame, position)
         position = _skip_tags(frame, position)
-    _skip_tags(frame, position)
-    return Produce(_text(transactional_id), acks, timeout_ms, partitions)
+    position = _skip_tags(frame, position)
+    return Produce(_text(transactional_id), acks, timeout_ms, partitions, position)
 
 
 def _take(frame: memoryview, position: int, length: int) -> tuple[bytes, int]:

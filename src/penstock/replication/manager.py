@@ -196,7 +196,7 @@ class ReplicaManager:
     # Checkpoints
 
     async def checkpoint(self) -> None:
-        """How far each log is on disk, where it starts, what is committed: what a restart begins with."""
+        """How far each log is on disk, where it starts, what is committed: what a restart begins with. OSError."""
         async with self._checkpointing:
             await self._files.run(self._data.write, self._data.checkpoint_of(*self._logs_and_high_watermarks()))
 

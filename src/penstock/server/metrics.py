@@ -16,15 +16,13 @@ from penstock import __version__
 from penstock.core.errors import ErrorCode
 from penstock.core.metrics import LATENCY_BUCKETS_S, ApiMetrics
 from penstock.handlers.context import Broker
-from penstock.handlers.pipeline import Pipeline
 from penstock.handlers.registry import APIS
 from penstock.net.listener import Listener
 
 
 class BrokerCollector(Collector):
-    def __init__(self, broker: Broker, pipeline: Pipeline, listeners: Iterable[Listener]) -> None:
+    def __init__(self, broker: Broker, listeners: Iterable[Listener]) -> None:
         self._broker = broker
-        self._pipeline = pipeline
         self._listeners = list(listeners)
 
     def collect(self) -> Iterator[Metric]:
@@ -73,7 +71,7 @@ class BrokerCollector(Collector):
         yield CounterMetricFamily(
             "penstock_requests_with_trailing_bytes",
             "Requests with bytes after their last field.",
-            value=self._pipeline.requests_with_trailing_bytes,
+            value=sum(metrics.requests_with_trailing_bytes for metrics in self._broker.api_metrics.values()),
         )
         yield GaugeMetricFamily(
             "penstock_fetch_sessions", "Incremental fetch sessions.", value=len(self._broker.fetch_sessions)
@@ -131,7 +129,7 @@ def _cumulative(metrics: ApiMetrics) -> list[tuple[str, float]]:
     return rows
 
 
-def render(broker: Broker, pipeline: Pipeline, listeners: Iterable[Listener]) -> bytes:
+def render(broker: Broker, listeners: Iterable[Listener]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(BrokerCollector(broker, pipeline, listeners))
+    registry.register(BrokerCollector(broker, listeners))
     return generate_latest(registry)

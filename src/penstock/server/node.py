@@ -61,7 +61,7 @@ FLUSH_THREADS = 16
 DRAIN_DEADLINE_MS = 5_000
 # mallopt's numbers for its parameters, and what they are set to: receive buffers for 1 MB batches stay on the heap.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES = 8 << 20, 16 << 20
+MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES = 8 << 20, 1 << 20
 DRAIN_POLL_S = 0.01
 
 
@@ -130,7 +130,7 @@ class Node:
         broker = self._assemble(controller)
         pipeline = Pipeline(broker)
         self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
-        self._http = HttpServer(lambda: _metrics(broker, pipeline, self._listeners), self._unready_reason)
+        self._http = HttpServer(lambda: _metrics(broker, self._listeners), self._unready_reason)
         await controller.ask(self._registration(identity.directory_id))
         await self._partitions.start(self._follower.image)
         self._follower.add_listener(self._partitions.follow)
@@ -297,10 +297,10 @@ def _hints(kafka: str) -> str:
     return HINTS.format(penstock=min(installed, os.path.relpath(installed), key=len), where=where)
 
 
-def _metrics(broker: Broker, pipeline: Pipeline, listeners: list[Listener]) -> bytes:
+def _metrics(broker: Broker, listeners: list[Listener]) -> bytes:
     from penstock.server.metrics import render
 
-    return render(broker, pipeline, listeners)
+    return render(broker, listeners)
 
 
 def _return_freed_memory() -> None:

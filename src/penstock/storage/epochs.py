@@ -44,7 +44,7 @@ class LeaderEpochs:
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
         """The largest known epoch that is at most `epoch`, and the offset after its last; undefined where none is."""
-        if epoch < 0 or epoch > self.latest_epoch:
+        if epoch == UNDEFINED_EPOCH or not self.entries or epoch > self.latest_epoch:
             return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
         if epoch == self.latest_epoch:
             return EpochEntry(epoch, log_end_offset)
