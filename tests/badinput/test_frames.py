@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.request import urlopen
 
@@ -287,6 +288,21 @@ def requests_with_trailing_bytes(broker: BrokerProcess) -> float:
         lines = metrics.read().decode().splitlines()
     (line,) = [line for line in lines if line.startswith("penstock_requests_with_trailing_bytes_total ")]
     return float(line.split()[1])
+
+
+@not_for_kafka  # which reads them all
+@pytest.mark.parametrize(
+    "count", [row(12, "five million names", 5_000_000), row(12, "fifty million names", 50_000_000)]
+)
+def test_given_as_many_elements_as_the_bytes_allow_when_they_are_too_many_then_they_cost_nothing(
+    client: RawClient, vitals: Vitals, count: int
+) -> None:
+    vitals.cpu_limit_s = 1
+
+    with suppress(BrokenPipeError, ConnectionResetError):  # refused before all was sent
+        client.send_bytes(metadata(1, struct.pack(">i", count) + bytes(2 * count)))
+
+    assert client.is_closed_by_broker()
 
 
 def test_row17_given_a_million_unknown_tags_when_sent_then_they_cost_no_memory(

@@ -11,14 +11,19 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import HEADER_BYTES, Codec, read_header
-from penstock.protocol.records import iterate, records_of
+from penstock.protocol.frames import read_request_header
+from penstock.protocol.messages import FLEXIBLE_SINCE
+from penstock.protocol.messages.records import ProduceRequest
+from penstock.protocol.produce import parse_produce, usual_produce
+from penstock.protocol.records import KERNEL, iterate, records_of
 from penstock.protocol.validation import ProduceLimits, check_batch, deep_check
-from tests.badinput.asking import create_topic, fetch, produce
+from tests.badinput.asking import create_topic, fetch, produce, produce_request
 from tests.badinput.batches import now_ms, read_zigzag
-from tests.badinput.fuzzing import cases, fuzz_timeout, told_apart
+from tests.badinput.fuzzing import cases, fuzz_timeout, spoilt, told_apart
 from tests.badinput.rows import not_for_kafka
 from tests.badinput.spoilt_batches import a_sound_batch, a_spoilt_batch
 from tests.badinput.unharmed import ANSWER_TIMEOUT_S, MIB, LogWatch, Vitals
+from tests.badinput.wire import whole_request
 from tests.testkit import BrokerProcess, RawClient
 
 pytestmark = [pytest.mark.xdist_group("badinput-fuzz-batches"), not_for_kafka]
@@ -127,6 +132,41 @@ def read_by_reference(batch: bytes) -> list[Content]:
     return [
         Content(record.offset, record.timestamp, record.key, record.value, tuple(record.headers)) for record in read
     ]
+
+
+@fuzz_timeout
+def test_given_spoilt_produce_frames_when_the_quick_way_takes_one_then_the_general_way_takes_the_same() -> None:
+    taken = 0
+
+    for case, random in cases(12_000):
+        batch = a_sound_batch(random) if random.random() < 0.5 else a_spoilt_batch(random)
+        request, version = produce_request("topic", {random.choice((0, 1, -1)): batch}), random.choice((9, 10, 12))
+        request.acks, request.timeout_ms = random.choice((-1, 0, 1, 7)), random.choice((0, -1, 2**31 - 1))
+        frame = whole_request(request, version)
+        if random.random() < 0.5:
+            frame = spoilt(frame, random)
+        with told_apart(case, f"Produce v{version}", frame):
+            taken += is_taken_both_ways(frame)
+
+    print(f"{taken} taken")
+    assert taken or KERNEL == "pure"
+
+
+def is_taken_both_ways(frame: bytes) -> bool:
+    """False when the quick way leaves the frame to the general one, which is never wrong."""
+    view = memoryview(bytearray(frame))
+    usual = usual_produce(view)
+    if usual is None:
+        return False
+    correlation_id, acks, timeout_ms, topic, partition, records, batch = usual
+    header = read_request_header(view, FLEXIBLE_SINCE)
+    request = parse_produce(view, header.body_start, header.api_version)
+    assert (header.api_key, header.correlation_id) == (ProduceRequest.API_KEY, correlation_id)
+    assert (request.acks, request.timeout_ms, request.transactional_id) == (acks, timeout_ms, None)
+    assert request.partitions == [(topic, partition, records)]
+    assert check_batch(records, LIMITS[0], header.api_version, now_ms()) == batch
+    assert view == frame, "the batch had to be corrected"
+    return True
 
 
 class Produced(NamedTuple):

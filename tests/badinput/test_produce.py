@@ -138,7 +138,7 @@ REFUSED_BATCHES = [
 
 
 @pytest.mark.parametrize(("batch", "code"), REFUSED_BATCHES)
-@pytest.mark.parametrize("version", [3, 7, 9])
+@pytest.mark.parametrize("version", [3, 9])
 def test_given_a_batch_against_the_rules_when_produced_then_its_partition_gets_the_code(
     client: RawClient, batch: bytes, code: ErrorCode, version: int
 ) -> None:

@@ -87,7 +87,12 @@ class FetchCall:
         read = Reading(self._wanted, self._broker, request.max_bytes, by_id=self._by_id)
         if read.cold:
             self._warm(read)
-        elif read.total_bytes >= request.min_bytes or read.has_errors or request.max_wait_ms <= 0:
+        elif (
+            read.total_bytes >= request.min_bytes
+            or read.has_errors
+            or request.max_wait_ms <= 0
+            or not self._wanted  # nothing could ever come
+        ):
             self._complete(read)
         else:
             self._park(read)

@@ -66,6 +66,7 @@ class Pipeline:
             self._broker.api_metrics[header.api_key].requests_with_trailing_bytes += 1
         context = RequestContext(connection.session, header.client_id, header.api_version, header.correlation_id)
         answer = connection.expect_answer()
+        connection.take_turns()
         self._broker.tasks.spawn(self._answer(api, request, context, header, answer, started), name=api.name)
 
     def _refuse_version(self, connection: Connection, header: RequestHeader, api: Api) -> None:

@@ -226,6 +226,10 @@ class Connection:
         self._lent = True
         self._max_answers = MAX_ANSWERS_WAITING_WITH_FRAMES
 
+    def take_turns(self) -> None:
+        """No further request is taken on before all that were are answered: for requests that take time to answer."""
+        self._max_answers = 1
+
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True

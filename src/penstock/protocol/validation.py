@@ -197,7 +197,9 @@ def _check_records(
 def _check_timestamps(info: RecordsInfo, limits: ProduceLimits, now_ms: int) -> None:
     if info.max_timestamp - now_ms > limits.timestamp_after_max_ms:
         raise _out_of_range(info.max_timestamp, info.offset_delta_of_max, limits, now_ms)
-    if now_ms - info.min_timestamp > limits.timestamp_before_max_ms and info.min_timestamp != NO_TIMESTAMP:
+    if limits.timestamp_before_max_ms == NO_LIMIT_MS or info.min_timestamp == NO_TIMESTAMP:
+        return
+    if now_ms - info.min_timestamp > limits.timestamp_before_max_ms:
         raise _out_of_range(info.min_timestamp, info.offset_delta_of_min, limits, now_ms)
 
 

@@ -72,7 +72,7 @@ class Housekeeping:
         plan = await self._files.run(partition.log.plan_retention, partition.high_watermark.offset, now_ms)
         if plan is None or partition.offline is not None:
             return
-        if plan.takes_active and not await self._close_active(partition, now_ms):
+        if plan.takes_active and not await self._close_active(partition, plan.log_start_offset, now_ms):
             return
         retired = partition.log.retire(plan, now_ms)
         log.info(
@@ -83,13 +83,15 @@ class Housekeeping:
             self._remove_later(retired.remove, partition.config.file_delete_delay_ms), name="remove-segments"
         )
 
-    async def _close_active(self, partition: Partition, now_ms: int) -> bool:
+    async def _close_active(self, partition: Partition, end_offset: int, now_ms: int) -> bool:
         """Before the last records go: what remembers their producers must be on disk."""
+        if partition.log.log_end_offset != end_offset:
+            return False  # it has grown since
         partition.log.roll(now_ms)
         for _ in range(FLUSH_POLLS):
             if partition.offline is not None:
                 return False
-            if not partition.log.has_rolled:
+            if partition.log.has_snapshot(end_offset):
                 return True
             partition.flush()
             await asyncio.sleep(FLUSH_POLL_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -62,6 +62,8 @@ class ReplicaManager:
         self._clock = clock
         self._changes: deque[tuple[ClusterImage, ImageDelta]] = deque()
         self._checkpointing = asyncio.Lock()
+        self._to_delete: list[TopicPartition] = []
+        self._to_open: list[tuple[TopicImage, int]] = []
         self._is_carrying_out = False
         # Topics deleted while changes are being carried out: one of them may be about to be opened.
         self._removed: set[TopicId] = set()
@@ -97,9 +99,10 @@ class ReplicaManager:
 
         def claim(topic_partition: TopicPartition, topic_id: TopicId | None) -> LogConfig | None:
             topic = image.topics.get(topic_partition.topic)
-            if topic is None or topic.topic_id != topic_id or topic_partition.partition >= len(topic.partitions):
+            if topic is None or topic_partition.partition >= len(topic.partitions):
                 return None
-            return configs[topic.name]
+            # Without an id it was made just before a power cut, and is more likely ours than not.
+            return configs[topic.name] if topic_id in (topic.topic_id, None) else None
 
         logs = await self._files.run(self._data.load, claim, self._clock.now_ms())
         await self._open(
@@ -127,20 +130,34 @@ class ReplicaManager:
         await self._caught_up.wait()
 
     async def _carry_out(self) -> None:
-        while self._changes:
-            image, delta = self._changes[0]
+        """What cannot be done now, for want of space or descriptors, is tried again and holds up nothing else."""
+        while self._changes or self._to_delete or self._to_open:
+            if self._changes:
+                image, delta = self._changes.popleft()
+                self._to_delete += [
+                    TopicPartition(topic.name, index)
+                    for topic in delta.topics_deleted
+                    for index in range(len(topic.partitions))
+                ]
+                self._to_open += self._apply(image, delta)
             try:
-                await self._delete_files(delta.topics_deleted)
-                await self._open(self._apply(image, delta), {})
+                await self._delete_files()
+                await self._open_next()
             except OSError as error:
                 log.error("partitions are not as they should be, trying again", extra={"error": error})
-                self._caught_up.set()
-                await asyncio.sleep(RETRY_S)
-                continue
-            self._changes.popleft()
+                if not self._changes:
+                    self._caught_up.set()
+                    await asyncio.sleep(RETRY_S)
         self._removed.clear()
         self._is_carrying_out = False
         self._caught_up.set()
+
+    async def _open_next(self) -> None:
+        while self._to_open:
+            topic, index = self._to_open[0]
+            if topic.topic_id not in self._removed:
+                await self._open([(topic, index)], {})
+            self._to_open.pop(0)
 
     def _apply(self, image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
         """Changes of what is there; returns what is to be added."""
@@ -166,6 +183,8 @@ class ReplicaManager:
                 continue  # said when it was opened; clients are told that the partition is not available
             config = self._topic_config(topic)
             opened = found.get(topic_partition)
+            if opened is not None and topic_partition in self._data.without_id:
+                await self._files.run(self._data.adopt, opened, topic.topic_id)
             if opened is None:
                 opened = await self._files.run(
                     self._data.create, topic_partition, topic.topic_id, LogConfig.of(config), self._clock.now_ms()
@@ -179,17 +198,18 @@ class ReplicaManager:
         partitions = self.by_id.get(topic_id, [])
         return index < len(partitions) and partitions[index] is not None
 
-    async def _delete_files(self, topics: Iterable[TopicImage]) -> None:
+    async def _delete_files(self) -> None:
         """Renamed at once, so that the names are free again; removed in the background."""
-        gone = [TopicPartition(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
-        if not gone:
+        if not self._to_delete:
             return
         # A flush under way writes by name, and the name may soon be another log's.
         removed, self._removed_logs = self._removed_logs, []
         while any(self._flusher.is_busy(each) for each in removed):  # noqa: ASYNC110 - it tells the partition only
             await asyncio.sleep(FLUSH_POLL_S)
+        gone = list(self._to_delete)
         async with self._checkpointing:
             paths = await self._files.run(self._data.set_deleted, gone)
+        del self._to_delete[: len(gone)]
         for path in paths:
             self._tasks.spawn(self._files.run(self._data.remove, path), name="remove-deleted")
 

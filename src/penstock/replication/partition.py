@@ -221,6 +221,8 @@ class Partition:
             self.flush()
 
     def _flushed(self) -> None:
+        if self.offline is not None:
+            return
         if self.log.is_failed:
             self.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: a flush failed"))
         else:

@@ -59,6 +59,7 @@ FILE_THREADS = 8
 # fdatasyncs only wait, and a disk takes many at once better than one after the other.
 FLUSH_THREADS = 16
 DRAIN_DEADLINE_MS = 5_000
+DESCRIPTOR_RESERVE = 4  # a quarter of them
 # mallopt's numbers for its parameters, and what they are set to: receive buffers for 1 MB batches stay on the heap.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES = 8 << 20, 1 << 20
@@ -131,6 +132,7 @@ class Node:
         pipeline = Pipeline(broker)
         self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
         self._http = HttpServer(lambda: _metrics(broker, self._listeners), self._unready_reason)
+        self._bind_http()
         await controller.ask(self._registration(identity.directory_id))
         await self._partitions.start(self._follower.image)
         self._follower.add_listener(self._partitions.follow)
@@ -165,11 +167,22 @@ class Node:
             raise OSError(f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror}") from error
         return listener
 
+    def _bind_http(self) -> None:
+        config = self._config
+        host = config.optional_str("penstock.http.host") or config.listeners[0].host
+        port = config.int("penstock.http.port")
+        try:
+            self._http_address = self._http.bind(host, port)
+        except OSError as error:
+            raise OSError(f"cannot listen on {host}:{port} (penstock.http.port): {error.strerror}") from error
+
     def _limits(self) -> ConnectionLimits:
         config = self._config
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return ConnectionLimits(
             max_frame_bytes=config.int("socket.request.max.bytes"),
-            max_connections=config.int("max.connections"),
+            # Partitions and flushes need descriptors too: clients may not take the last of them.
+            max_connections=min(config.int("max.connections"), descriptors - descriptors // DESCRIPTOR_RESERVE),
             max_connections_per_address=config.int("max.connections.per.ip"),
             idle_limit_ms=config.int("connections.max.idle.ms"),
             read_deadline_ms=config.int("penstock.request.read.deadline.ms"),
@@ -193,14 +206,11 @@ class Node:
 
     def _open_for_clients(self) -> None:
         config = self._config
-        http_host, http_port = self._http.bind(
-            config.optional_str("penstock.http.host") or config.listeners[0].host, config.int("penstock.http.port")
-        )
         for listener in self._listeners:
             listener.start()
         self._state = "serving"
         kafka = "{}:{}".format(*self._listeners[0].address)
-        http = f"{http_host}:{http_port}"
+        http = "{}:{}".format(*self._http_address)
         print(f"penstock {__version__} ready: kafka {kafka}, http {http}, data {config.data_dir}", flush=True)
         if self._hints:
             print(_hints(kafka), flush=True)

@@ -11,6 +11,7 @@ any of its logs learns it.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 
 from penstock.runtime.files import Files
@@ -18,6 +19,9 @@ from penstock.storage.flush import FlushTicket
 from penstock.storage.log import Log
 
 DEFAULT_PARALLEL = 16
+RETRY_S = 0.2
+
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 Notify = Callable[[], None]
 
@@ -75,6 +79,12 @@ class Flusher:
 
     def _ended(self, log: Log, notify: Notify, ticket: FlushTicket, error: BaseException | None) -> None:
         self._in_flight.discard(log)
+        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
+            # Nothing failed to be flushed: a file could not be opened for it. Those who wait go on waiting.
+            log.defer_flush(ticket)
+            asyncio.get_running_loop().call_later(RETRY_S, self.request, log, notify)
+            self._start_waiting()
+            return
         if error is None:
             log.finish_flush(ticket)
         elif not log.is_deleted:  # a deleted log's files may be gone while they are flushed

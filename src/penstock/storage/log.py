@@ -149,6 +149,10 @@ class Log:
         """Whether a segment was closed since the last flush: worth one even where nobody waits for it."""
         return bool(self._unflushed.snapshots)
 
+    def has_snapshot(self, offset: int) -> bool:
+        """Whether the producers as they were at `offset` are on disk."""
+        return offset in self._snapshot_offsets
+
     @property
     def is_failed(self) -> bool:
         return self._failure is not None
@@ -256,12 +260,11 @@ class Log:
     # Rolling
 
     def roll(self, now_ms: int) -> None:
-        """Closes the active segment, unless it is empty."""
+        """Closes the active segment, unless it is empty or about to grow: whoever staged must hear of the write."""
         self._check_writable()
-        self.write_staged()
-        self._now_ms = now_ms
-        if self._active.size == 0:
+        if self._staged or self._active.size == 0:
             return
+        self._now_ms = now_ms
         try:
             self._roll(self.log_end_offset, dict(self.producers.entries))
         except OSError as error:
@@ -321,6 +324,14 @@ class Log:
                 - set(ticket.obsolete_snapshots)
             )
         return self.flushed_position
+
+    def defer_flush(self, ticket: FlushTicket) -> None:
+        """The ticket could not be carried out, and nothing of it counts: all of it is due again."""
+        due, later = ticket.due, self._unflushed
+        later.files = due.files + later.files
+        later.paths = due.paths + later.paths
+        later.directories = due.directories + later.directories
+        self._put_back(due)
 
     def _put_back(self, due: Unflushed) -> None:
         """Files and directories are flushed; what was to be written is still due, before what came since."""

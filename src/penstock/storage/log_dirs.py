@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 class DataDirectory:
-    __slots__ = ("_lock_fd", "_written", "broker_epoch", "failed", "meta", "path", "was_clean")
+    __slots__ = ("_lock_fd", "_written", "broker_epoch", "failed", "meta", "path", "was_clean", "without_id")
 
     def __init__(self, path: str, lock_fd: int) -> None:
         self.path = path
@@ -63,6 +63,8 @@ class DataDirectory:
         # Of the broker that stopped cleanly, -1 if none did.
         self.broker_epoch = -1 if epoch is None else epoch
         self._written = Checkpoint(*(self._read_offsets(name) for name in _CHECKPOINT_FILES))
+        # Partitions whose partition.metadata a crash took.
+        self.without_id: set[TopicPartition] = set()
         # Partitions whose logs could not be opened, and why.
         self.failed: dict[TopicPartition, str] = {}
 
@@ -132,6 +134,8 @@ class DataDirectory:
         directory = self.directory_of(tp)
         try:
             topic_id = checkpoints.read_partition_metadata(directory)
+            if topic_id is None:
+                self.without_id.add(tp)
             config = claim(tp, topic_id)
             if config is None:
                 self._set_aside(tp, topic_id)
@@ -148,8 +152,8 @@ class DataDirectory:
             self.failed[tp] = str(error)
             log.error("log not opened", extra={"partition": str(tp), "reason": str(error)})
             return None
-        if opened.end_position.offset == 0:
-            # Perhaps never flushed since it was made: its first flush must cover what `create` left to it.
+        if not self.was_clean or opened.end_position.offset == 0:
+            # Perhaps never flushed since it was made: the next flush must cover what `create` left to it.
             opened.flush_also(f"{directory}/{checkpoints.PARTITION_METADATA}", self.path)
         report = opened.recovery_report
         if report is not None and report.truncated_bytes:
@@ -163,6 +167,10 @@ class DataDirectory:
 
     def directory_of(self, tp: TopicPartition) -> str:
         return f"{self.path}/{tp}"
+
+    def adopt(self, opened: Log, topic_id: TopicId) -> None:
+        """For one of `without_id`, which was claimed all the same: it gets its partition.metadata again."""
+        opened.flush_also(checkpoints.place_partition_metadata(opened.directory, topic_id), self.path)
 
     def create(self, tp: TopicPartition, topic_id: TopicId, config: LogConfig, now_ms: int) -> Log:
         """A new, empty log; durable with its first flush."""
