@@ -74,7 +74,9 @@ def _produce(bootstrap: str, topic: str, load: Messages) -> Replayed:
 
 
 def _consume(bootstrap: str, topic: str, load: Messages) -> Replayed:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    # By default librdkafka stops fetching for a second whenever it has 100,000 messages in store.
+    eager = {"queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000, "fetch.queue.backoff.ms": 1}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **eager})
     received = 0
     deadline = time.monotonic() + TIMEOUT_S
     started, cpu_before = time.perf_counter(), _cpu_s()
