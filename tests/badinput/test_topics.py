@@ -155,7 +155,7 @@ def a_change(resource: Any, config: Any, name: str, text: str) -> Any:
 
 
 @not_for_kafka  # it closes the connection when its words do not fit
-@pytest.mark.parametrize(("request_message", "version"), list(answers_that_say_why()))
+@pytest.mark.parametrize(("request_message", "version"), answers_that_say_why())
 def test_given_text_too_long_to_be_repeated_when_the_answer_says_why_then_it_can_be_read(
     client: RawClient, request_message: Request, version: int
 ) -> None:
