@@ -217,3 +217,22 @@ def _end_of_epoch(client: RawClient, epoch: int) -> tuple[int, int]:
     (answer,) = client.exchange(request, 4, OffsetForLeaderEpochResponse).topics[0].partitions
     assert answer.error_code == 0
     return answer.leader_epoch, answer.end_offset
+
+
+def test_given_a_log_whose_partition_metadata_a_power_cut_took_then_it_is_adopted_and_not_set_aside(
+    tmp_path: Path,
+) -> None:
+    metadata = tmp_path / "data" / "orders-0" / "partition.metadata"
+    with Broker.start(tmp_path / "data") as broker:
+        with RawClient(broker.address) as client:
+            create_topic(client, "orders")
+            produce(client, "orders", a_batch(b"a"))
+        broker.kill()
+        whole = metadata.read_text()
+        metadata.write_bytes(b"")
+        broker.restart()
+        with RawClient(broker.address) as client:
+            assert values_of(fetch(client, "orders", 0)) == [b"a"]
+
+    assert metadata.read_text() == whole
+    assert not list((tmp_path / "data").glob("*-stray"))
