@@ -10,7 +10,7 @@ flock 9 # two terminals may start at once
 cd "$(dirname "$0")/.."
 
 BROKER_PACKAGES=(python3-venv python3-dev gcc)
-TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace)
+TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace e2fsprogs)
 NEEDED_PYTHON=3.11
 STAMP=.venv/setup.stamp
 
@@ -69,6 +69,7 @@ is_there() {
     python3-dev) [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     openjdk-17-jdk-headless) command -v javac >/dev/null ;;
     maven) command -v mvn >/dev/null ;;
+    e2fsprogs) command -v mkfs.ext4 >/dev/null ;; # file systems in images, for power cuts
     *) command -v "$1" >/dev/null ;;
     esac
 }

@@ -13,7 +13,6 @@ ProducerId = NewType("ProducerId", int)
 TopicId = NewType("TopicId", bytes)
 
 NO_TOPIC_ID = TopicId(bytes(16))
-NO_PRODUCER_ID = ProducerId(-1)
 
 
 class TopicPartition(NamedTuple):

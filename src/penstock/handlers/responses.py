@@ -7,18 +7,18 @@ from typing import cast
 
 from penstock.net.connection import Part
 from penstock.protocol.codec import Response
-from penstock.protocol.frames import RequestHeader, has_flexible_response_header
+from penstock.protocol.frames import RequestHeader, has_flexible_response_header, response_header
 from penstock.protocol.messages import FLEXIBLE_SINCE
 
-_SIZE_AND_CORRELATION = struct.Struct(">ii")
+_SIZE = struct.Struct(">i")
 
 
 def response_frame(header: RequestHeader, response: Response) -> list[Part]:
     version = header.api_version
     flexible = has_flexible_response_header(response.API_KEY, version, FLEXIBLE_SINCE)
+    prefix = response_header(header.correlation_id, flexible=flexible)
     # The spans that our handlers put into a response are all spans of files.
     parts = cast(list[Part], response.encode_parts(version))
     size = sum(len(part) if isinstance(part, (bytes, bytearray)) else part.length for part in parts)
-    prefix = _SIZE_AND_CORRELATION.pack(size + 4 + flexible, header.correlation_id)
-    parts.insert(0, prefix + b"\0" if flexible else prefix)
+    parts.insert(0, _SIZE.pack(len(prefix) + size) + prefix)
     return parts

@@ -58,7 +58,6 @@ class Listener:
     clock: Clock
     connections: set[Connection] = field(default_factory=set)
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)
-    on_connection_closed: Callable[[Connection], None] | None = None
     address: tuple[str, int] = ("", 0)
     _socket: socket.socket | None = None
     _per_address: Counter[str] = field(default_factory=Counter)
@@ -166,8 +165,6 @@ class Listener:
             log.warning("connection closed", extra={"client_host": host, "reason": reason})
         else:
             log.debug("connection closed", extra={"client_host": host, "reason": reason})
-        if self.on_connection_closed is not None:
-            self.on_connection_closed(connection)
 
     def _sweep(self) -> None:
         now_ms = self.clock.monotonic_ms()

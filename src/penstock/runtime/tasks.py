@@ -27,9 +27,6 @@ class TaskGroup:
         task.add_done_callback(self._ended)
         return task
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
@@ -39,11 +36,6 @@ class TaskGroup:
             log.error("task died", extra={"task": task.get_name()}, exc_info=error)
             if self._on_crash is not None:
                 self._on_crash(task.get_name(), error)
-
-    async def drain(self, timeout_s: float) -> None:
-        """Wait for the tasks to end by themselves, for at most this long."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout_s)
 
     async def stop(self) -> None:
         tasks = set(self._tasks)

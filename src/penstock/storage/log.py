@@ -199,13 +199,6 @@ class Log:
         self._now_ms = now_ms
         return base_offset
 
-    def begin_epoch(self, leader_epoch: int) -> None:
-        """This broker leads from now on: what it appends next belongs to this epoch, even if that is nothing."""
-        self.write_staged()
-        if self.leader_epochs.assign(leader_epoch, self.log_end_offset):
-            self._unflushed.epochs = self.leader_epochs.entries
-            self._is_changed = True
-
     def write_staged(self) -> LogPosition:
         """Writes what was staged and returns the new end. BrokerError: none of it is in the log, all is undone."""
         staged = self._staged
