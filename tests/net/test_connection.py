@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -24,6 +25,9 @@ LIMITS = ConnectionLimits(
     idle_limit_ms=60_000,
     read_deadline_ms=30_000,
 )
+
+# A client with another address than the broker's counts as one on another machine.
+HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 
 
 @dataclass
@@ -81,8 +85,8 @@ def start(server: Server, limits: ConnectionLimits, clock: SteppingClock | Syste
     return server
 
 
-async def connect(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(*server.listener.address, limit=2**24)
+async def connect(server: Server, client_host: str = HERE) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*server.listener.address, limit=2**24, local_addr=(client_host, 0))
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
@@ -155,14 +159,15 @@ class Opened:
     fd: int
 
 
+@pytest.mark.parametrize("client_host", [HERE, ELSEWHERE])
 @pytest.mark.parametrize("length", [1, 64 * 1024, 64 * 1024 + 1, 5_000_000])
 async def test_given_a_file_span_between_bytes_then_all_of_it_arrives(
-    server: Server, tmp_path: Path, length: int
+    server: Server, tmp_path: Path, length: int, client_host: str
 ) -> None:
     content = os.urandom(length + 10)
     (tmp_path / "segment").write_bytes(content)
     descriptor = os.open(tmp_path / "segment", os.O_RDONLY)
-    reader, writer = await connect(server)
+    reader, writer = await connect(server, client_host)
     writer.write(framed(b"fetch"))
     await until(lambda: bool(server.answers))
 
@@ -172,13 +177,14 @@ async def test_given_a_file_span_between_bytes_then_all_of_it_arrives(
     os.close(descriptor)
 
 
+@pytest.mark.parametrize("client_host", [HERE, ELSEWHERE])
 async def test_given_a_slow_reader_then_the_answer_waits_in_the_file_and_not_in_memory(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, client_host: str
 ) -> None:
     length = 20_000_000
     (tmp_path / "segment").write_bytes(bytes(length))
     descriptor = os.open(tmp_path / "segment", os.O_RDONLY)
-    sock = socket.create_connection(server.listener.address)
+    sock = socket.create_connection(server.listener.address, source_address=(client_host, 0))
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, framed(b"1") + framed(b"2"))
@@ -193,6 +199,45 @@ async def test_given_a_slow_reader_then_the_answer_waits_in_the_file_and_not_in_
     assert received == 2 * (length + 4)
     sock.close()
     os.close(descriptor)
+
+
+@pytest.mark.parametrize("client_host", [HERE, ELSEWHERE])
+async def test_given_a_file_that_ends_inside_a_span_then_the_connection_is_closed_and_others_go_on(
+    server: Server, tmp_path: Path, client_host: str
+) -> None:
+    (tmp_path / "segment").write_bytes(bytes(100_000))
+    descriptor = os.open(tmp_path / "segment", os.O_RDONLY)
+    reader, writer = await connect(server, client_host)
+    writer.write(framed(b"fetch"))
+    await until(lambda: bool(server.answers))
+
+    server.answers[0].complete((struct.pack(">i", 200_000), Span(Opened(descriptor), 4_096, 200_000)))
+
+    with pytest.raises(asyncio.IncompleteReadError):
+        await read_frame(reader)
+    server.echo = True
+    reader, writer = await connect(server, client_host)
+    writer.write(framed(b"other"))
+    assert await read_frame(reader) == b"other"
+    os.close(descriptor)
+
+
+async def test_given_no_descriptor_left_to_map_a_file_then_it_is_sent_without(server: Server, tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    (tmp_path / "segment").write_bytes(content)
+    descriptor = os.open(tmp_path / "segment", os.O_RDONLY)
+    reader, writer = await connect(server)
+    writer.write(framed(b"fetch"))
+    await until(lambda: bool(server.answers))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        server.answers[0].complete((struct.pack(">i", len(content)), Span(Opened(descriptor), 0, len(content))))
+
+        assert await read_frame(reader) == content
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**31), LIMITS.max_frame_bytes + 1, 0x7FFFFFFF, 0x16030100, 0x47455420])

@@ -13,44 +13,27 @@ thousand requests a second there is no room for either. What must stay true:
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.core.errors import MalformedRequest
+from penstock.net.spans import File, FileSpan, read_span, send_span
 from penstock.runtime.tick import Tick
 
 RECEIVE_BUFFER_BYTES = 16 * 1024
 # A client that fills its buffer with one read gets a larger one, so that pipelined requests cost fewer system calls.
 MAX_READ_AHEAD_BYTES = 256 * 1024
-# A span of up to this size is cheaper to read and send with its neighbours than by a sendfile of its own.
-SENDFILE_MIN_BYTES = 64 * 1024
+# A span of up to this size is cheaper to read and send with its neighbours than by a system call of its own.
+READ_MAX_BYTES = 64 * 1024
 MAX_ANSWERS_WAITING = 256
 # While somebody keeps frames, each of which may be large, no more than so many requests are taken on.
 MAX_ANSWERS_WAITING_WITH_FRAMES = 4
 MAX_BYTES_UNSENT = 1024 * 1024
 # A large request may take longer than the deadline as long as it arrives at this rate or faster.
 MIN_RECEIVE_BYTES_PER_MS = 64
-
-
-class File(Protocol):
-    @property
-    def fd(self) -> int: ...
-
-
-class FileSpan(Protocol):
-    """A stretch of a file that is sent as it is; holding `file` keeps it open even if it is deleted meanwhile."""
-
-    @property
-    def file(self) -> File: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def length(self) -> int: ...
 
 
 Part = bytes | bytearray | FileSpan
@@ -90,6 +73,7 @@ class Connection:
     __slots__ = (
         "_answers",
         "_buffer",
+        "_client_is_here",
         "_end",
         "_largest_frame",
         "_lent",
@@ -145,6 +129,8 @@ class Connection:
         self._answers: deque[Answer] = deque()
         self._out: deque[Part | memoryview] = deque()
         self._out_bytes = 0
+        # A connection that does not leave the machine has the same address at both ends.
+        self._client_is_here = sock.getsockname()[0] == session.client_host
         self._send_scheduled = False
         self._writing = False
         self._paused = False
@@ -329,16 +315,11 @@ class Connection:
 
     def _send_span(self, span: FileSpan) -> None:
         out = self._out
-        if span.length <= SENDFILE_MIN_BYTES:
-            content = os.pread(span.file.fd, span.length, span.position)
-            if len(content) != span.length:
-                raise OSError(0, f"file ended {span.length - len(content)} bytes early")
-            out[0] = content
+        if span.length <= READ_MAX_BYTES:
+            out[0] = read_span(span)
             self._out_bytes += span.length
             return
-        sent = os.sendfile(self._socket.fileno(), span.file.fd, span.position, span.length)
-        if sent == 0:
-            raise OSError(0, "file ended inside a response")
+        sent = send_span(self._socket, span, to_this_machine=self._client_is_here)
         self.active = True
         self.sent_bytes += sent
         if sent == span.length:

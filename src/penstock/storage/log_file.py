@@ -96,10 +96,17 @@ _WARM_CHUNK_BYTES = 1024 * 1024
 
 def probe(span: FileSpan) -> None:
     """ColdRead unless samples of the span are in the page cache: one in each readahead window, and the last byte."""
-    end = span.position + span.length
-    for position in range(span.position, end, _PROBE_STEP_BYTES):
-        span.file.read(1, position, wait=False)
-    span.file.read(1, end - 1, wait=False)
+    fd, buffers, end = span.file.fd, [bytearray(1)], span.position + span.length
+    try:
+        for position in range(span.position, end, _PROBE_STEP_BYTES):
+            os.preadv(fd, buffers, position, os.RWF_NOWAIT)
+        os.preadv(fd, buffers, end - 1, os.RWF_NOWAIT)
+    except BlockingIOError:
+        raise ColdRead from None
+    except OSError as error:
+        # A file system without the probe: reading is all there is.
+        if error.errno != errno.EOPNOTSUPP:
+            raise
 
 
 def warm(span: FileSpan) -> None:
