@@ -1,11 +1,13 @@
 """What the machine itself can do in this run: the limits that every figure of the suite is read against."""
 
+import itertools
 import os
 import socket
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -14,11 +16,14 @@ from bench.percentiles import latency_figures
 from bench.report import Row
 
 Answer = TypeVar("Answer")
+Argument = TypeVar("Argument")
 
 # Not fork: it would copy the locks of librdkafka's threads in whatever state they are.
 SPAWN = get_context("spawn")
 RECEIVE_BUFFER_BYTES = 1 << 20
 LOOPBACK_S = 1.0
+SENDFILE_BYTES = 512 << 20  # far more than a processor's caches, as a log is
+SENDFILE_CHUNK_BYTES = 1 << 20
 FDATASYNC_APPEND_BYTES = 16 << 10
 FDATASYNC_COUNT = 1_000
 PAGE_CACHE_CHUNK_BYTES = 1 << 20
@@ -33,7 +38,16 @@ def in_own_process(function: Callable[..., Answer], *arguments: object) -> Answe
 
 def loopback_row(scenario: str, chunk_bytes: int, directory: Path, repeat: int) -> Row:
     del directory
-    return _speed_row(scenario, [_loopback_mb_per_s(chunk_bytes) for _ in range(repeat)])
+    return _speed_row(scenario, [_received_mb_per_s(_send_until_closed, chunk_bytes) for _ in range(repeat)])
+
+
+def sendfile_row(directory: Path, repeat: int) -> Row:
+    """The same from a file in the page cache, by sendfile: what a fetch over loopback costs without any broker."""
+    path = directory / "sendfile-probe"
+    path.write_bytes(os.urandom(SENDFILE_BYTES))
+    speeds = [_received_mb_per_s(_sendfile_until_closed, path) for _ in range(repeat)]
+    path.unlink()
+    return _speed_row("sendfile-1m", speeds)
 
 
 def page_cache_row(directory: Path, repeat: int) -> Row:
@@ -51,14 +65,18 @@ def _speed_row(scenario: str, speeds: list[float]) -> Row:
     return Row(scenario, "machine", {"mb_per_s": statistics.median(speeds)}, (min(speeds), max(speeds)))
 
 
-def _loopback_mb_per_s(chunk_bytes: int) -> float:
-    """One process sends such chunks as fast as it can, this one receives; the clock starts at the first byte."""
+def _received_mb_per_s(send: Callable[[int, Argument], None], argument: Argument) -> float:
+    """One process sends as fast as it can, this one receives; the clock starts at the first byte.
+
+    Each has a core of its own, as a broker and its client have: on one core they would only take turns, which in a
+    virtual machine is faster than waking each other.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = SPAWN.Process(target=_send_until_closed, args=(server.getsockname()[1], chunk_bytes))
+        sender = SPAWN.Process(target=_on_first_core, args=(send, server.getsockname()[1], argument))
         sender.start()
         connection, _ = server.accept()
     buffer = bytearray(RECEIVE_BUFFER_BYTES)
-    with connection:
+    with connection, _last_core():
         connection.recv_into(buffer)
         received_bytes, started = 0, time.perf_counter()
         while (elapsed_s := time.perf_counter() - started) < LOOPBACK_S:
@@ -67,12 +85,38 @@ def _loopback_mb_per_s(chunk_bytes: int) -> float:
     return received_bytes / elapsed_s / 1e6
 
 
+@contextmanager
+def _last_core() -> Iterator[None]:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _on_first_core(send: Callable[[int, Argument], None], port: int, argument: Argument) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    send(port, argument)
+
+
 def _send_until_closed(port: int, chunk_bytes: int) -> None:
     chunk = memoryview(bytearray(chunk_bytes))
     with socket.create_connection(("127.0.0.1", port)) as connection:
         try:
             while True:
                 connection.sendall(chunk)
+        except ConnectionError:
+            return
+
+
+def _sendfile_until_closed(port: int, path: Path) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection, path.open("rb") as file:
+        try:
+            for position in itertools.cycle(range(0, SENDFILE_BYTES, SENDFILE_CHUNK_BYTES)):
+                end = position + SENDFILE_CHUNK_BYTES
+                while position < end:
+                    position += os.sendfile(connection.fileno(), file.fileno(), position, end - position)
         except ConnectionError:
             return
 

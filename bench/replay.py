@@ -30,6 +30,9 @@ class Exchange:
     window: int
     """How many requests may be unanswered."""
 
+    client_host: str = "127.0.0.1"
+    """The address to connect from: to a broker, a client with another address than its own is on another machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -90,7 +93,7 @@ class _Connection:
     """One socket with the two counters. Every position is a stream position modulo the size of its buffer."""
 
     def __init__(self, address: tuple[str, int], exchange: Exchange, count: int) -> None:
-        self.socket = socket.create_connection(address)
+        self.socket = socket.create_connection(address, source_address=(exchange.client_host, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
         self._exchange = exchange
