@@ -8,10 +8,12 @@ set -euo pipefail
 exec 9<"$0"
 flock 9 # two terminals may start at once
 cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # not in every user's PATH: apt-get needs it, and mkfs.ext4 is found there
 
 BROKER_PACKAGES=(python3-venv python3-dev gcc)
 TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace e2fsprogs)
 NEEDED_PYTHON=3.11
+APT_INSTALL=(apt-get install -y --no-install-recommends)
 STAMP=.venv/setup.stamp
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -84,32 +86,40 @@ missing_packages() {
     done
 }
 
+by_hand() { echo "apt-get update && ${APT_INSTALL[*]} $*"; }
+
 install_debian_packages() {
     local missing
     mapfile -t missing < <(missing_packages)
     [ "${#missing[@]}" -gt 0 ] || return 0
-    local command="apt-get install -y --no-install-recommends ${missing[*]}"
     if ! command -v apt-get >/dev/null; then
         say "missing, and no apt-get here to install it: ${missing[*]}"
     elif [ "$(id -u)" -ne 0 ]; then
-        say "missing, and only root can install it. Run: sudo $command"
+        say "missing, and only root can install it. As root, run: $(by_hand "${missing[@]}")"
     else
         say "installing ${missing[*]}"
-        apt_get "$command"
+        apt_get_install "${missing[@]}"
     fi
     explain_still_missing
 }
 
-# The lists of packages may be absent or too old on a fresh machine: they are fetched when the first try fails.
-apt_get() {
-    local log
+# The lists of packages may be absent or too old on a fresh machine: they are fetched when the first try fails. A package
+# that cannot be had keeps none of the others out: last, each is tried on its own.
+apt_get_install() {
+    local log package failed=()
     log=$(mktemp)
     export DEBIAN_FRONTEND=noninteractive
-    if ! $1 >"$log" 2>&1 && ! { apt-get update && $1; } >"$log" 2>&1; then
-        tail -n 3 "$log" >&2
-        say "apt-get failed (no network?). Run again later, or by hand: apt-get update && $1"
+    if ! "${APT_INSTALL[@]}" "$@" >"$log" 2>&1 && ! { apt-get update && "${APT_INSTALL[@]}" "$@"; } >"$log" 2>&1; then
+        for package in "$@"; do
+            "${APT_INSTALL[@]}" "$package" >"$log" 2>&1 && continue
+            failed+=("$package")
+            grep -m 1 '^E:' "$log" >&2 || tail -n 3 "$log" >&2
+        done
     fi
     rm -f "$log"
+    if [ "${#failed[@]}" -gt 0 ]; then
+        say "apt-get failed (no network?). Run again later, or by hand: $(by_hand "${failed[@]}")"
+    fi
 }
 
 # Only a virtual environment is a must. Without a compiler the pure-Python kernel serves; without a tool its tests are skipped.
