@@ -140,5 +140,18 @@ def small_disk(mount_point: Path, size_bytes: int) -> Iterator[str]:
         subprocess.run(["umount", "-l", str(mount_point)], check=True)
 
 
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Every open fails for real, with EMFILE; what is open stays usable."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from tests.storage.conftest import NewLog
-from tests.storage.kit import NOW_MS, a_batch, append, config, flush, reopen, small_disk, stage
+from tests.storage.kit import NOW_MS, a_batch, append, config, flush, no_descriptor_left, reopen, small_disk, stage
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.runtime.files import Files
@@ -39,8 +39,8 @@ def test_given_a_ticket_that_was_not_finished_when_asked_then_nothing_counts_as_
     assert (log.flushed_offset, log.recovery_point) == (0, 0)
 
 
-def synced(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> list[str]:
-    """The names of what `work` flushes, in order."""
+def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is flushed from now on, in order."""
     names: list[str] = []
     real = {name: getattr(os, name) for name in ("fdatasync", "fsync")}
 
@@ -51,9 +51,15 @@ def synced(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> list[st
 
         return sync
 
+    for name in real:
+        monkeypatch.setattr(os, name, noted(name))
+    return names
+
+
+def synced(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> list[str]:
+    """The names of what `work` flushes, in order."""
     with monkeypatch.context() as patch:
-        for name in real:
-            patch.setattr(os, name, noted(name))
+        names = noted_syncs(patch)
         work()
     return names
 
@@ -297,6 +303,80 @@ async def test_given_a_log_that_is_deleted_during_its_flush_when_the_flush_fails
     os.rename(log.directory, f"{log.directory}.gone")
     gate.open()
     await flusher.drain()
+
+    assert log.flushed_offset == 0
+
+
+async def test_given_no_descriptor_left_when_flushed_then_those_who_wait_go_on_waiting_until_all_of_it_is_on_disk(
+    new_log: NewLog, pool: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = new_log(name="orders-0"), new_log(name="orders-1")
+    append(other, a_batch())
+    for each in (log, other):
+        flush(each)
+    append(log, a_batch(producer=(1, 0, 0)))
+    log.roll(NOW_MS)
+    append(log, a_batch(producer=(1, 0, 1)), epoch=1)
+    append(other, a_batch())
+    flusher = Flusher(pool, never, parallel=1)
+    notified: list[str] = []
+
+    with no_descriptor_left():
+        flusher.request(log, lambda: notified.append("log"))
+        flusher.request(other, lambda: notified.append("other"))
+        await until(lambda: notified == ["other"])  # it needs no file but the open one, and held nobody up
+        assert not log.is_failed
+        assert (log.flushed_offset, log.recovery_point) == (0, 0)
+        append(log, a_batch(producer=(1, 0, 2)))
+
+    names = noted_syncs(monkeypatch)
+    await until(lambda: notified == ["other", "log"])
+    assert (log.flushed_offset, log.recovery_point, log.is_dirty) == (3, 3, False)
+    assert {name for name in names if name.endswith(("log", "index"))} == {
+        "00000000000000000000.log",
+        "00000000000000000001.log",
+        "00000000000000000000.index",
+        "00000000000000000000.timeindex",
+    }
+    again = reopen(log, clean=False, recovery_point=3)
+    assert again.producers.entries[1].batches == log.producers.entries[1].batches
+    assert again.leader_epochs.entries == log.leader_epochs.entries
+
+
+async def test_given_no_descriptor_left_when_a_recovered_log_is_flushed_then_it_stays_online_until_it_is_on_disk(
+    new_log: NewLog, pool: Files
+) -> None:
+    """Its file is opened for its first flush: that open failed, and took the partition offline."""
+    before = new_log()
+    append(before, a_batch())
+    before.roll(NOW_MS)
+    append(before, a_batch())
+    log = reopen(before, clean=False)
+    assert log.is_dirty
+    flusher = Flusher(pool, never)
+    notified: list[bool] = []
+
+    with no_descriptor_left():
+        flusher.request(log, lambda: notified.append(True))
+        assert (notified, log.is_failed) == ([], False)
+
+    await until(lambda: notified == [True])
+    assert (log.flushed_offset, log.is_failed) == (2, False)
+
+
+async def test_given_a_flush_that_was_put_off_when_its_log_is_deleted_then_nobody_waits_for_it(
+    new_log: NewLog, pool: Files
+) -> None:
+    log = new_log()
+    append(log, a_batch())
+    flusher = Flusher(pool, never)
+    with no_descriptor_left():
+        flusher.request(log, lambda: None)
+        await until(lambda: not flusher.is_busy(log))
+        log.delete()
+
+    async with asyncio.timeout(20):
+        await flusher.drain()
 
     assert log.flushed_offset == 0
 

@@ -5,7 +5,7 @@ next one, which then covers all of it. Several logs flush side by side, because 
 than a queue of them.
 
 What must stay true: a flush that fails is never tried again. The directory goes offline, and everybody who waits for
-any of its logs learns it.
+any of its logs learns it. A flush for which a file could not be opened has not failed: it is put off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Notify = Callable[[], None]
 
 
 class Flusher:
-    __slots__ = ("_failure", "_files", "_idle", "_in_flight", "_on_failure", "_parallel", "_waiting")
+    __slots__ = ("_failure", "_files", "_idle", "_in_flight", "_on_failure", "_parallel", "_put_off", "_waiting")
 
     def __init__(
         self, files: Files, on_failure: Callable[[BaseException], None], *, parallel: int = DEFAULT_PARALLEL
@@ -39,6 +39,8 @@ class Flusher:
         self._in_flight: set[Log] = set()
         # In the order in which they asked.
         self._waiting: dict[Log, Notify] = {}
+        # For want of descriptors.
+        self._put_off: dict[Log, Notify] = {}
         self._idle: asyncio.Event | None = None
 
     def request(self, log: Log, notify: Notify) -> None:
@@ -50,6 +52,8 @@ class Flusher:
         if self._failure is not None:
             log.fail(f"flush failed: {self._failure}")
             notify()
+        elif log in self._put_off:
+            self._put_off[log] = notify
         elif log in self._in_flight or len(self._in_flight) >= self._parallel:
             self._waiting[log] = notify
         else:
@@ -60,7 +64,7 @@ class Flusher:
 
     async def drain(self) -> None:
         """Returns when nothing is under way."""
-        while self._in_flight or self._waiting:
+        while self._in_flight or self._waiting or self._put_off:
             self._idle = asyncio.Event()
             await self._idle.wait()
 
@@ -71,6 +75,9 @@ class Flusher:
         try:
             ticket = log.begin_flush()
         except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                self._put_off_until_later(log, notify)
+                return
             log.fail(f"its file cannot be opened: {error}")
             notify()
             return
@@ -80,9 +87,8 @@ class Flusher:
     def _ended(self, log: Log, notify: Notify, ticket: FlushTicket, error: BaseException | None) -> None:
         self._in_flight.discard(log)
         if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
-            # Nothing failed to be flushed: a file could not be opened for it. Those who wait go on waiting.
             log.defer_flush(ticket)
-            asyncio.get_running_loop().call_later(RETRY_S, self.request, log, notify)
+            self._put_off_until_later(log, notify)
             self._start_waiting()
             return
         if error is None:
@@ -92,6 +98,18 @@ class Flusher:
             self._fail(error)
         notify()
         self._start_waiting()
+        self._look_whether_idle()
+
+    def _put_off_until_later(self, log: Log, notify: Notify) -> None:
+        """Nothing failed to be flushed: a file could not be opened for it. Those who wait go on waiting."""
+        self._put_off[log] = notify
+        asyncio.get_running_loop().call_later(RETRY_S, self._try_again, log)
+
+    def _try_again(self, log: Log) -> None:
+        self.request(log, self._put_off.pop(log))
+        self._look_whether_idle()  # there may be nothing left to flush
+
+    def _look_whether_idle(self) -> None:
         if self._idle is not None and not self._in_flight:
             self._idle.set()
 
