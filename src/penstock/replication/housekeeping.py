@@ -74,6 +74,9 @@ class Housekeeping:
             return
         if plan.takes_active and not await self._close_active(partition, plan.log_start_offset, now_ms):
             return
+        if not partition.log.has_snapshot_behind(plan):
+            partition.flush()  # it is due, and there was no room for it: the next round looks again
+            return
         retired = partition.log.retire(plan, now_ms)
         log.info(
             "segments retired",

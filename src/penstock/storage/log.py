@@ -150,8 +150,13 @@ class Log:
         return bool(self._unflushed.snapshots)
 
     def has_snapshot(self, offset: int) -> bool:
-        """Whether the producers as they were at `offset` are on disk."""
-        return offset in self._snapshot_offsets
+        """Whether the producers as they were at `offset`, or later, are on disk."""
+        return max(self._snapshot_offsets, default=-1) >= offset
+
+    def has_snapshot_behind(self, plan: retention.RetentionPlan) -> bool:
+        """Whether producers are remembered when the segments that the plan takes are gone."""
+        kept = [segment.base_offset for segment in self._segments if segment.base_offset <= plan.log_start_offset]
+        return self.has_snapshot(kept[-1])
 
     @property
     def is_failed(self) -> bool:
