@@ -37,6 +37,7 @@ from penstock.metadata.image import ClusterImage, TopicImage
 from penstock.metadata.records import PartitionRecord, TopicRecord, partition_key, topic_key
 
 Replicas = tuple[BrokerId, ...]
+Overrides = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class _Planning:
         self._asked = Counter(topic.name for topic in command.topics)
         self._budget = _PartitionBudget(config)
         self._names_in_use = NamesInUse(image.topics)
+        # Topics of one request mostly ask for the same: checked once.
+        self._known_configs: dict[Overrides, dict[str, str]] = {}
 
     def plan(self, index: int, topic: NewTopic) -> _Plan:
         if self._asked[topic.name] > 1:
@@ -113,7 +116,9 @@ class _Planning:
         if existing is not None and existing.topic_id != topic_id:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f'the topic "{topic.name}" already exists')
         partitions = self._partitions(topic, _number(self._seed, index, "placement"))
-        configs = _checked_configs(topic.configs, self._config)
+        configs = self._known_configs.get(topic.configs)
+        if configs is None:
+            configs = self._known_configs[topic.configs] = _checked_configs(topic.configs, self._config)
         self._names_in_use.take(topic.name)
         return _Plan(topic.name, topic_id, partitions, configs)
 
@@ -205,7 +210,7 @@ def _check_assignments(partitions: Iterable[Replicas], factor: int, image: Clust
                 raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {broker_id}")
 
 
-def _checked_configs(configs: tuple[tuple[str, str | None], ...], config: BrokerConfig) -> dict[str, str]:
+def _checked_configs(configs: Overrides, config: BrokerConfig) -> dict[str, str]:
     overrides = dict(configs)
     if len(overrides) != len(configs):
         raise BrokerError(ErrorCode.INVALID_CONFIG, "a configuration key is given twice")

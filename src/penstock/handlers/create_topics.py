@@ -9,10 +9,10 @@ The answer comes when the topics can be used on this broker.
 from __future__ import annotations
 
 from penstock.controller.commands import CreatedTopic, CreateTopicResult, CreateTopics, NewTopic
-from penstock.core.config import BrokerConfig
+from penstock.core.config import BrokerConfig, ConfigEntry
 from penstock.core.errors import BrokerError
 from penstock.core.ids import BrokerId
-from penstock.core.topic_config import topic_config_entries
+from penstock.core.topic_config import topic_config_entries, topic_config_entry
 from penstock.handlers.context import Broker, RequestContext
 from penstock.protocol.messages.topics import (
     CreatableTopic,
@@ -30,7 +30,8 @@ async def create_topics(request: CreateTopicsRequest, context: RequestContext, b
     except BrokerError as error:
         results = tuple(CreateTopicResult(topic.name, error) for topic in topics)
     await broker.partitions.caught_up()
-    return CreateTopicsResponse(topics=[_row(result, broker.config) for result in _each_name_once(results)])
+    configs = _ConfigRows(broker.config)
+    return CreateTopicsResponse(topics=[_row(result, configs) for result in _each_name_once(results)])
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
@@ -51,7 +52,7 @@ def _each_name_once(results: tuple[CreateTopicResult, ...]) -> list[CreateTopicR
     return list({result.name: result for result in results}.values())
 
 
-def _row(result: CreateTopicResult, config: BrokerConfig) -> CreatableTopicResult:
+def _row(result: CreateTopicResult, configs: _ConfigRows) -> CreatableTopicResult:
     if isinstance(result.outcome, BrokerError):
         return CreatableTopicResult(
             name=result.name, error_code=result.outcome.code, error_message=result.outcome.message
@@ -62,14 +63,27 @@ def _row(result: CreateTopicResult, config: BrokerConfig) -> CreatableTopicResul
         topic_id=created.topic_id,
         num_partitions=created.partition_count,
         replication_factor=created.replication_factor,
-        configs=_config_rows(created, config),
+        configs=configs.of(created),
     )
 
 
-def _config_rows(created: CreatedTopic, config: BrokerConfig) -> list[CreatableTopicConfigs]:
-    return [
-        CreatableTopicConfigs(
-            name=entry.key.name, value=entry.value, config_source=entry.source, is_sensitive=entry.key.sensitive
-        )
-        for entry in topic_config_entries(created.configs, config)
-    ]
+class _ConfigRows:
+    """The configurations of a request's topics. What a topic does not override is the same for all: one row serves."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._defaults: dict[str, CreatableTopicConfigs] = {}
+
+    def of(self, created: CreatedTopic) -> list[CreatableTopicConfigs]:
+        if not self._defaults:
+            self._defaults = {entry.key.name: _config_row(entry) for entry in topic_config_entries({}, self._config)}
+        return [
+            _config_row(topic_config_entry(name, created.configs, self._config)) if name in created.configs else default
+            for name, default in self._defaults.items()
+        ]
+
+
+def _config_row(entry: ConfigEntry) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=entry.key.name, value=entry.value, config_source=entry.source, is_sensitive=entry.key.sensitive
+    )
