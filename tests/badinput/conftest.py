@@ -16,6 +16,7 @@ from tests.testkit import BrokerProcess, RawClient, broker_under_test
 def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = getattr(request.module, "BROKER_SETTINGS", {})
     with broker_under_test().start(tmp_path_factory.mktemp("bad-input") / "data", **settings) as broker:
+        broker.until_loaded()
         yield broker
 
 
@@ -24,6 +25,7 @@ def vitals(module_broker: BrokerProcess) -> Iterator[Vitals]:
     """Fails the test when the broker does not come out of it unharmed; the next test gets a living one in any case."""
     if not module_broker.is_running:
         module_broker.restart()
+        module_broker.until_loaded()
     with unharmed(module_broker) as vitals:
         yield vitals
 

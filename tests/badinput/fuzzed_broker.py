@@ -9,7 +9,6 @@ from penstock.protocol.messages import REQUESTS, RESPONSES
 from penstock.protocol.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataResponse
 from penstock.protocol.messages.records import FetchRequest, ProduceRequest
 from penstock.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tests.badinput.asking import create_topic
 from tests.badinput.hostile import TOPICS
 from tests.badinput.unharmed import (
     ANSWER_TIMEOUT_S,
@@ -19,6 +18,7 @@ from tests.badinput.unharmed import (
     produce_and_fetch,
 )
 from tests.testkit import BrokerProcess, RawClient
+from tests.testkit.asking import create_usable_topic
 
 # A fetch may wait for data for as long as it likes, a produce with acks=0 has no answer: silence is legal there.
 _MAY_BE_SILENT = frozenset({FetchRequest.API_KEY, ProduceRequest.API_KEY})
@@ -94,7 +94,7 @@ class FuzzedBroker:
             request = DeleteTopicsRequest(topic_names=surplus, timeout_ms=5_000)
             self._bystander.exchange(request, 4, DeleteTopicsResponse)
         for name in TOPICS:
-            create_topic(self._bystander, name, exists_ok=True)
+            create_usable_topic(self._bystander, name, exists_ok=True)
         known = self._bystander.exchange(MetadataRequest(topics=None), 12, MetadataResponse).topics
         self.topic_ids = sorted(topic.topic_id for topic in known if topic.name in TOPICS)
 

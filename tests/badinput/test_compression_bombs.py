@@ -12,12 +12,12 @@ import pytest
 
 from penstock.core.errors import ErrorCode
 from penstock.protocol.batch import Codec
-from tests.badinput.asking import create_topic, fetch, produce
 from tests.badinput.batches import a_batch, a_record, of_section, zigzag
 from tests.badinput.rows import not_for_kafka, row
 from tests.badinput.unharmed import ANSWER_TIMEOUT_S, MIB, Vitals, forget_peak, peak_resident_bytes
 from tests.badinput.wire import varint
 from tests.testkit import BrokerProcess, RawClient
+from tests.testkit.asking import create_usable_topic, fetch, produce
 
 # Kafka unpacks them all: it bounds only what a batch has compressed.
 pytestmark = [pytest.mark.xdist_group("badinput-bombs"), not_for_kafka]
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.xdist_group("badinput-bombs"), not_for_kafka]
 ORDINARY_TOPIC = "ordinary"
 OPENED_TOPIC = "opened"
 GIB = 1024 * MIB
-CPU_LIMIT_S = 2.0
+CPU_LIMIT_S = 0.5
 GROWTH_BYTES = 32 * MIB
 # What one batch may unpack to (64 MiB), as much again for the buffer it grew out of, and the batch itself.
 PEAK_GROWTH_BYTES = 160 * MIB
@@ -34,8 +34,8 @@ PEAK_GROWTH_BYTES = 160 * MIB
 @pytest.fixture(scope="module", autouse=True)
 def topics(module_broker: BrokerProcess) -> None:
     with RawClient(module_broker.address, timeout=ANSWER_TIMEOUT_S) as client:
-        create_topic(client, ORDINARY_TOPIC)
-        create_topic(client, OPENED_TOPIC, 1, {"compression.type": "uncompressed"})
+        create_usable_topic(client, ORDINARY_TOPIC)
+        create_usable_topic(client, OPENED_TOPIC, compression_type="uncompressed")
         # Whatever decompressing needs for the first time is now in memory.
         for codec in Codec:
             assert produce(client, OPENED_TOPIC, a_batch(bytes(100_000), codec=codec)).error_code == 0

@@ -4,7 +4,7 @@ The other implementation is aiokafka's. It may well read what we refuse; the oth
 is in the log and that consumers stumble over cannot be taken back.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
@@ -17,7 +17,6 @@ from penstock.protocol.messages.records import ProduceRequest
 from penstock.protocol.produce import parse_produce, usual_produce
 from penstock.protocol.records import KERNEL, iterate, records_of
 from penstock.protocol.validation import ProduceLimits, check_batch, deep_check
-from tests.badinput.asking import create_topic, fetch, produce, produce_request
 from tests.badinput.batches import now_ms, read_zigzag
 from tests.badinput.fuzzing import cases, fuzz_timeout, spoilt, told_apart
 from tests.badinput.rows import not_for_kafka
@@ -25,6 +24,7 @@ from tests.badinput.spoilt_batches import a_sound_batch, a_spoilt_batch
 from tests.badinput.unharmed import ANSWER_TIMEOUT_S, MIB, LogWatch, Vitals
 from tests.badinput.wire import whole_request
 from tests.testkit import BrokerProcess, RawClient
+from tests.testkit.asking import create_usable_topic, fetch, produce, produce_request
 
 pytestmark = [pytest.mark.xdist_group("badinput-fuzz-batches"), not_for_kafka]
 
@@ -44,7 +44,7 @@ PRODUCE_CODES = frozenset(
         ErrorCode.INVALID_RECORD,
     }
 )
-TOPICS: dict[str, dict[str, str]] = {
+TOPICS: dict[str, dict[str, Any]] = {
     "as-produced": {},
     "uncompressed": {"compression.type": "uncompressed"},
     "recompressed": {"compression.type": "zstd"},
@@ -180,7 +180,7 @@ class Produced(NamedTuple):
 def topics(module_broker: BrokerProcess) -> None:
     with RawClient(module_broker.address, timeout=ANSWER_TIMEOUT_S) as client:
         for name, configs in TOPICS.items():
-            create_topic(client, name, 1, configs)
+            create_usable_topic(client, name, **configs)
 
 
 @fuzz_timeout

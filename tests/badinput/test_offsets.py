@@ -19,12 +19,12 @@ from penstock.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.badinput.asking import create_topic, fetch, produce
 from tests.badinput.batches import a_batch
 from tests.badinput.rows import row
-from tests.badinput.unharmed import ANSWER_TIMEOUT_S, MIB, Vitals
+from tests.badinput.unharmed import ANSWER_TIMEOUT_S
 from tests.badinput.wire import NO_TAGS, framed, header
 from tests.testkit import BrokerProcess, RawClient
+from tests.testkit.asking import create_usable_topic, fetch, produce
 
 pytestmark = pytest.mark.xdist_group("badinput-offsets")
 
@@ -38,8 +38,8 @@ INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
 @pytest.fixture(scope="module", autouse=True)
 def topic(module_broker: BrokerProcess) -> None:
     with RawClient(module_broker.address, timeout=ANSWER_TIMEOUT_S) as client:
-        create_topic(client, EMPTY_TOPIC)
-        create_topic(client, TOPIC)
+        create_usable_topic(client, EMPTY_TOPIC)
+        create_usable_topic(client, TOPIC)
         produce(client, TOPIC, a_batch(*[b"record"] * RECORDS))
 
 
@@ -108,9 +108,8 @@ def test_given_an_odd_time_when_its_offset_is_asked_then_the_partition_is_answer
 
 
 def test_row56_given_a_hundred_thousand_partitions_when_their_offsets_are_asked_then_each_is_answered(
-    client: RawClient, vitals: Vitals
+    client: RawClient,
 ) -> None:
-    vitals.growth_bytes = 64 * MIB
     asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(1, 100_001)]
 
     answer = list_offsets(client, 7, asked)

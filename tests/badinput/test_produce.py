@@ -8,11 +8,11 @@ import pytest
 from penstock.core.errors import ErrorCode
 from penstock.protocol.batch import HEADER_BYTES, Codec
 from penstock.protocol.messages.records import ProduceRequest, ProduceResponse
-from tests.badinput.asking import create_topic, fetch, produce, produce_request
 from tests.badinput.batches import a_batch, a_record, compressed, now_ms, of_section, zigzag
 from tests.badinput.rows import not_for_kafka, row
 from tests.badinput.unharmed import ANSWER_TIMEOUT_S
 from tests.testkit import BrokerProcess, RawClient, eventually
+from tests.testkit.asking import create_usable_topic, fetch, produce, produce_request
 
 pytestmark = pytest.mark.xdist_group("badinput-produce")
 
@@ -28,9 +28,9 @@ CONTROL_BIT, TRANSACTIONAL_BIT, LOG_APPEND_TIME_BIT = 0x20, 0x10, 0x08
 @pytest.fixture(scope="module", autouse=True)
 def topics(module_broker: BrokerProcess) -> None:
     with RawClient(module_broker.address, timeout=ANSWER_TIMEOUT_S) as client:
-        create_topic(client, TOPIC, 2)
-        create_topic(client, OPENED_TOPIC, 1, {"compression.type": "uncompressed"})
-        create_topic(client, STRICT_TOPIC, 1, {"message.timestamp.before.max.ms": str(HOUR_MS)})
+        create_usable_topic(client, TOPIC, 2)
+        create_usable_topic(client, OPENED_TOPIC, compression_type="uncompressed")
+        create_usable_topic(client, STRICT_TOPIC, message_timestamp_before_max_ms=HOUR_MS)
 
 
 def a_batch_of(*records: bytes) -> bytes:

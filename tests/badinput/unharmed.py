@@ -12,15 +12,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from penstock.core.errors import ErrorCode
-from tests.badinput.asking import create_topic, fetch, produce
 from tests.badinput.batches import a_batch
 from tests.testkit import Broker, BrokerProcess, RawClient, eventually
+from tests.testkit.asking import create_usable_topic, fetch, produce
 
 MIB = 1024 * 1024
 ANSWER_TIMEOUT_S = 10
 BYSTANDER_TOPIC = "nobody-else-names-this-topic"
 
-_CPU_LIMIT_S = 20.0
+GOOD_CLIENT_S = 1.0
+_CPU_LIMIT_S = 2.0
 _REST_WINDOW_S = 0.3
 # A bug shows itself by a traceback; a refusal is a warning at most.
 _SIGNS_OF_A_BUG = ("Traceback", " ERROR ", " CRITICAL ", "unexpected")
@@ -50,8 +51,7 @@ class Vitals:
     def __init__(self, broker: BrokerProcess, *, growth_bytes: int) -> None:
         self.broker = broker
         self.growth_bytes = growth_bytes
-        # Guards against work that grows out of proportion, several times what is usual: CPU time is steadier than time
-        # on the wall, but a busy machine makes it dearer too.
+        # CPU time of the broker, which does not depend on who else wants the machine as time on the wall does.
         self.cpu_limit_s = _CPU_LIMIT_S
         self._old_client = RawClient(broker.address, timeout=ANSWER_TIMEOUT_S)
         ensure_bystander_topic(self._old_client)
@@ -76,9 +76,9 @@ class Vitals:
     def assert_unharmed(self) -> None:
         assert self.broker.is_running, "the broker is gone"
         used_cpu_s = self.used_cpu_s()
-        produce_and_fetch(self._old_client)
+        self._assert_served_soon(self._old_client)
         with RawClient(self.broker.address, timeout=ANSWER_TIMEOUT_S) as new_client:
-            produce_and_fetch(new_client)
+            self._assert_served_soon(new_client)
         eventually(self._has_its_descriptors, message="descriptors were not given back")
         if isinstance(self.broker, Broker):  # a JVM's memory, log and compiler are not ours to judge
             assert used_cpu_s <= self.cpu_limit_s, f"{used_cpu_s:.2f} s of CPU time"
@@ -87,6 +87,12 @@ class Vitals:
 
     def close(self) -> None:
         self._old_client.close()
+
+    def _assert_served_soon(self, client: RawClient) -> None:
+        started = time.monotonic()
+        produce_and_fetch(client)
+        elapsed_s = time.monotonic() - started
+        assert elapsed_s < GOOD_CLIENT_S, f"others were served after {elapsed_s:.2f} s"
 
     def _has_its_descriptors(self) -> bool:
         now = open_descriptors(self.broker)
@@ -108,7 +114,8 @@ def unharmed(broker: BrokerProcess, *, growth_bytes: int = 16 * MIB) -> Iterator
 
 def ensure_bystander_topic(client: RawClient) -> None:
     if fetch(client, BYSTANDER_TOPIC, min_bytes=0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        create_topic(client, BYSTANDER_TOPIC)
+        # Acknowledged from the page cache: how soon others are served must not depend on the disk of the moment.
+        create_usable_topic(client, BYSTANDER_TOPIC, flush_messages=2**63 - 1)
 
 
 def produce_and_fetch(client: RawClient) -> None:

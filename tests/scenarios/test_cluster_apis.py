@@ -16,8 +16,8 @@ from penstock.protocol.messages.cluster import (
 )
 from penstock.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from tests.scenarios.client import a_batch, create_topic, produce
 from tests.testkit import Broker, RawClient
+from tests.testkit.asking import a_batch, create_topic, produce
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -20,8 +20,8 @@ from penstock.protocol.messages.configs import (
     IncrementalAlterConfigsResponse,
     IncrementallyAlterableConfig,
 )
-from tests.scenarios.client import a_batch, create_topic, produce
 from tests.testkit import Broker, RawClient
+from tests.testkit.asking import a_batch, create_topic, produce
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core.errors import ErrorCode
 from penstock.protocol.messages.records import FetchResponse, ForgottenTopic
-from tests.scenarios.client import (
+from tests.testkit import Broker, RawClient
+from tests.testkit.asking import (
     FETCH_VERSION,
     NOW_MS,
     a_batch,
@@ -20,7 +21,6 @@ from tests.scenarios.client import (
     produce,
     values_of,
 )
-from tests.testkit import Broker, RawClient
 from tests.testkit.page_cache import can_be_evicted
 
 

@@ -9,7 +9,8 @@ import pytest
 from penstock.core.errors import ErrorCode
 from penstock.protocol.compression import Codec
 from penstock.protocol.messages.records import ProduceResponse
-from tests.scenarios.client import (
+from tests.testkit import Broker, RawClient
+from tests.testkit.asking import (
     NOW_MS,
     PRODUCE_VERSION,
     a_batch,
@@ -21,7 +22,6 @@ from tests.scenarios.client import (
     records_of,
     values_of,
 )
-from tests.testkit import Broker, RawClient
 from tests.testkit.waiting import eventually
 
 
@@ -46,7 +46,7 @@ def test_given_acks_0_then_there_is_no_answer_and_the_records_are_there(broker: 
     with RawClient(broker.address) as client:
         create_topic(client, topic_name)
 
-        request = produce_request(topic_name, 0, a_batch(b"a"), acks=0)
+        request = produce_request(topic_name, {0: a_batch(b"a")}, acks=0)
         client.send_request(request.API_KEY, PRODUCE_VERSION, request.encode(PRODUCE_VERSION))
 
         # The next answer is the one to the fetch: acks=0 took no place in the order.
@@ -56,7 +56,7 @@ def test_given_acks_0_then_there_is_no_answer_and_the_records_are_there(broker: 
 
 def test_given_acks_0_when_the_append_fails_then_the_connection_is_closed(broker: Broker, topic_name: str) -> None:
     with RawClient(broker.address) as client:
-        request = produce_request(topic_name, 0, a_batch(b"a"), acks=0)
+        request = produce_request(topic_name, {0: a_batch(b"a")}, acks=0)
 
         client.send_request(request.API_KEY, PRODUCE_VERSION, request.encode(PRODUCE_VERSION))
 
@@ -68,7 +68,7 @@ def test_given_pipelined_requests_then_answers_come_in_their_order(broker: Broke
         create_topic(client, topic_name, partitions=3)
         sent = []
         for number in range(300):
-            request = produce_request(topic_name, number % 3, a_batch(b"%d" % number), acks=-1 if number % 2 else 1)
+            request = produce_request(topic_name, {number % 3: a_batch(b"%d" % number)}, acks=-1 if number % 2 else 1)
             sent.append(client.send_request(request.API_KEY, PRODUCE_VERSION, request.encode(PRODUCE_VERSION)))
 
         offsets = []
@@ -84,12 +84,12 @@ def test_given_pipelined_requests_then_answers_come_in_their_order(broker: Broke
 def test_given_one_bad_partition_then_only_it_fails(broker: Broker, topic_name: str) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, topic_name, partitions=2)
-        request = produce_request(topic_name, 0, a_batch(b"good"))
+        request = produce_request(topic_name, {0: a_batch(b"good")})
         broken = a_batch(b"broken")
         broken[-1] ^= 1
-        request.topic_data[0].partition_data += produce_request(topic_name, 1, broken).topic_data[0].partition_data
+        request.topic_data[0].partition_data += produce_request(topic_name, {1: broken}).topic_data[0].partition_data
         request.topic_data[0].partition_data += (
-            produce_request(topic_name, 7, a_batch(b"?")).topic_data[0].partition_data
+            produce_request(topic_name, {7: a_batch(b"?")}).topic_data[0].partition_data
         )
 
         (topic,) = client.exchange(request, PRODUCE_VERSION, ProduceResponse).responses
@@ -144,7 +144,7 @@ def test_given_compression_type_then_batches_are_recompressed_in_the_order_they_
         sent = []
         for number in range(40):
             codec = (Codec.NONE, Codec.GZIP, Codec.ZSTD)[number % 3]  # zstd needs no work, but must wait its turn
-            request = produce_request(topic_name, 0, a_batch(b"%d" % number * 50, codec=codec))
+            request = produce_request(topic_name, {0: a_batch(b"%d" % number * 50, codec=codec)})
             sent.append(client.send_request(request.API_KEY, PRODUCE_VERSION, request.encode(PRODUCE_VERSION)))
         for correlation_id in sent:
             client.receive_response(0, PRODUCE_VERSION, correlation_id)

@@ -27,8 +27,8 @@ from penstock.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.scenarios.client import NOW_MS, a_batch, create_topic, fetch, fetch_request, offset_at, produce, values_of
 from tests.testkit import Broker, RawClient
+from tests.testkit.asking import NOW_MS, a_batch, create_topic, fetch, fetch_request, offset_at, produce, values_of
 from tests.testkit.waiting import eventually
 
 

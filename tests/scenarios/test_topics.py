@@ -39,8 +39,8 @@ from penstock.protocol.messages.topics import (
     DescribeTopicPartitionsResponse,
     TopicRequest,
 )
-from tests.scenarios.client import a_batch, create_topic, fetch, offset_at, produce, values_of
 from tests.testkit import Broker, RawClient
+from tests.testkit.asking import a_batch, create_topic, fetch, offset_at, produce, values_of
 
 EARLIEST, LATEST = -2, -1
 UNKNOWN_ID = TopicId(b"no such topic id")

@@ -1,6 +1,6 @@
 """What every suite that runs a real broker shares: processes, conditions to wait for, raw sockets.
 
-Nothing here imports the broker's own packages, so the kit cannot be wrong in the same way as what it tests.
+Nothing here but `asking` imports the broker's own packages, so the kit cannot err in the same way as what it tests.
 """
 
 from tests.testkit.broker import Broker

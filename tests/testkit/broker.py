@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 from tests.testkit.broker_process import BrokerProcess
 
@@ -40,6 +41,11 @@ class Broker(BrokerProcess):
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         return [*command, *self.arguments]
+
+    def until_loaded(self) -> None:
+        """The HTTP server is imported when clients are served already, which takes memory and descriptors."""
+        with urlopen(f"http://{self.http}/healthz", timeout=self.START_TIMEOUT_S) as answer:
+            answer.read()
 
     def _is_ready(self) -> bool:
         return self.ready_path.exists()

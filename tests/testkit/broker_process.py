@@ -74,6 +74,10 @@ class BrokerProcess(ABC):
     @abstractmethod
     def _is_ready(self) -> bool: ...
 
+    def until_loaded(self) -> None:
+        """Returns when nothing is left to be done of a start that already serves clients."""
+        return
+
     @property
     @abstractmethod
     def bootstrap(self) -> str:

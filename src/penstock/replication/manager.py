@@ -111,7 +111,7 @@ class ReplicaManager:
         # What a crash left in the page cache only is flushed before anybody sees it.
         await self._flusher.drain()
         for path in await self._files.run(self._data.deleted):
-            self._tasks.spawn(self._files.run(self._data.remove, path), name="remove-deleted")
+            self._tasks.spawn(self._remove_files(path), name="remove-deleted")
 
     def follow(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """What is only a decision happens at once; what needs the disk, in the order of the images."""
@@ -211,7 +211,20 @@ class ReplicaManager:
             paths = await self._files.run(self._data.set_deleted, gone)
         del self._to_delete[: len(gone)]
         for path in paths:
-            self._tasks.spawn(self._files.run(self._data.remove, path), name="remove-deleted")
+            self._tasks.spawn(self._remove_files(path), name="remove-deleted")
+
+    async def _remove_files(self, path: str) -> None:
+        """Tried for as long as it takes: nobody else would before the next start."""
+        is_said = False
+        while True:
+            try:
+                await self._files.run(self._data.remove, path)
+                return
+            except OSError as error:
+                if not is_said:
+                    log.error("a deleted partition's files are still there, trying again", extra={"error": error})
+                is_said = True
+            await asyncio.sleep(RETRY_S)
 
     # Checkpoints
 

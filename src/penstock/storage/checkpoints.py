@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,8 +33,16 @@ class BadCheckpoint(Exception):
 
 
 def sync_directory(path: str) -> None:
+    with changed_directory(path):
+        pass
+
+
+@contextmanager
+def changed_directory(path: str) -> Iterator[None]:
+    """What the block does to the names in the directory is durable after it. Not begun without a descriptor."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        yield
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -186,12 +186,12 @@ class DataDirectory:
         gone = list(partitions)
         self._forget(gone)
         renamed = []
-        for tp in gone:
-            path = f"{self.path}/{_new_name(tp, _DELETE_SUFFIX)}"
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(self.directory_of(tp), path)
-                renamed.append(path)
-        checkpoints.sync_directory(self.path)
+        with checkpoints.changed_directory(self.path):
+            for tp in gone:
+                path = f"{self.path}/{_new_name(tp, _DELETE_SUFFIX)}"
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(self.directory_of(tp), path)
+                    renamed.append(path)
         return renamed
 
     def _forget(self, gone: Iterable[TopicPartition]) -> None:
@@ -212,8 +212,10 @@ class DataDirectory:
 
     @staticmethod
     def remove(path: str) -> None:
+        """OSError: some of it is still there."""
         assert path.endswith(_DELETE_SUFFIX)
-        shutil.rmtree(path, ignore_errors=True)
+        if os.path.exists(path):  # it may have been helped along
+            shutil.rmtree(path)
 
     # Checkpoints
 
