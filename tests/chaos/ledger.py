@@ -61,7 +61,8 @@ class Load:
         self._padding = b"." * payload_bytes
         self._next = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load")
+        # A daemon, so that a run whose test failed comes to its end.
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

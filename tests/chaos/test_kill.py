@@ -10,6 +10,7 @@ import pytest
 
 from tests.chaos.conftest import rounds
 from tests.chaos.ledger import Ledger, Load, create_topic, read_all
+from tests.chaos.unheard import WINDOW_BATCHES, UnheardProducer
 from tests.testkit.broker import Broker
 from tests.testkit.waiting import eventually
 
@@ -24,6 +25,7 @@ def test_given_load_when_the_broker_is_killed_again_and_again_then_nothing_ackno
     broker.restart(same_port=True)
     with broker:
         create_topic(broker.bootstrap, flush_messages=flush_messages)
+        unheard = UnheardProducer(broker, flush_messages=flush_messages)
         load = Load(broker.bootstrap, ledger)
 
         for _ in range(rounds(short=4, full=50)):
@@ -32,8 +34,10 @@ def test_given_load_when_the_broker_is_killed_again_and_again_then_nothing_ackno
             eventually(lambda before=so_far: sum(map(len, ledger.acknowledged)) > before, 30, "no progress")  # type: ignore[misc]
             deadline = time.monotonic() + luck.random() * 0.4
             eventually(lambda until=deadline: time.monotonic() >= until, 5)  # type: ignore[misc]
+            unheard.send(broker, until_written=luck.randint(1, WINDOW_BATCHES))
             broker.kill()
             broker.restart(same_port=True)
+            unheard.send_again(broker)
         load.finish()
 
         found = read_all(broker.bootstrap)
