@@ -18,6 +18,7 @@ from penstock.protocol.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
 )
+from penstock.protocol.messages.group_offsets import OffsetFetchRequest
 from penstock.protocol.messages.producers import InitProducerIdRequest
 from penstock.protocol.messages.records import FetchRequest
 from penstock.protocol.messages.topics import CreateTopicsRequest
@@ -161,8 +162,9 @@ def ends_early() -> Iterator[Any]:
 
 
 def _a_body(request: type[Request], version: int) -> bytes:
-    message = MetadataRequest(topics=[]) if request is MetadataRequest else request()
-    return message.encode(version)
+    if request in (MetadataRequest, OffsetFetchRequest):  # null topics are not in all their versions
+        return request(topics=[]).encode(version)
+    return request().encode(version)
 
 
 @pytest.mark.parametrize("bad_bytes", ends_early())

@@ -58,7 +58,15 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "Fetch": (4, 18),
     "ListOffsets": (1, 11),
     "Metadata": (0, 13),
+    "OffsetCommit": (2, 10),
+    "OffsetFetch": (1, 10),
     "FindCoordinator": (0, 6),
+    "JoinGroup": (0, 9),
+    "Heartbeat": (0, 4),
+    "LeaveGroup": (0, 5),
+    "SyncGroup": (0, 5),
+    "DescribeGroups": (0, 6),
+    "ListGroups": (0, 5),
     "ApiVersions": (0, 4),
     "CreateTopics": (2, 7),
     "DeleteTopics": (1, 6),
@@ -69,8 +77,12 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "AlterConfigs": (0, 2),
     "DescribeLogDirs": (1, 4),
     "CreatePartitions": (0, 3),
+    "DeleteGroups": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
+    "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),
+    "ConsumerGroupHeartbeat": (0, 1),
+    "ConsumerGroupDescribe": (0, 1),
     "DescribeTopicPartitions": (0, 0),
 }
 FIRST_PRODUCE_VERSION = 3
@@ -224,6 +236,23 @@ def test_given_tagged_fields_at_their_default_then_they_are_not_sent() -> None:
     feature = SupportedFeatureKey(name="f", max_version=1)
     with_feature = ApiVersionsResponse(error_code=3, supported_features=[feature]).encode(3)
     assert with_feature == nothing_tagged + b"\x01" + b"\x00\x08" + b"\x02" + b"\x02f\0\0\0\x01\0"
+
+
+class NullableTagRequest(Request, api_key=998, versions="0", flexible=0):
+    inner: Inner | None = nested(Inner, nullable="0+", tag=0)
+
+
+@pytest.mark.parametrize(
+    ("inner", "encoded"), [(Inner(), b"\0"), (None, b"\1\0\1\0"), (Inner(code=7), b"\1\0\4\1\0\7\0")]
+)
+def test_given_a_tagged_struct_that_may_be_null_then_null_is_sent_and_an_empty_one_is_not(
+    inner: Inner | None, encoded: bytes
+) -> None:
+    message = NullableTagRequest(inner=inner)
+
+    assert message.encode(0) == encoded
+    assert NullableTagRequest.decode_prefix(encoded, 0) == (message, len(encoded))
+    assert NullableTagRequest() == NullableTagRequest(inner=Inner())
 
 
 # Records

@@ -1,7 +1,8 @@
 """Requests and responses: structs that know their API, their versions, and how to become bytes and back.
 
 One class serves all versions of a message. A field that a version lacks is dropped by encoding and has its default
-after decoding. The code for a version is generated at its first use (`compiler`), so starting up costs nothing.
+after decoding. The code for a version is generated at its first use (`compiler`), so starting up costs nothing. Data is
+laid out in the same way, but lies inside a message or in a record of a log.
 
 Whatever bytes arrive, decoding returns a message or raises MalformedRequest, nothing else.
 """
@@ -17,6 +18,7 @@ from penstock.protocol.primitives import BytesLike, RecordsSpan
 from penstock.protocol.schema import ALL_VERSIONS, Struct, Versions
 
 NEVER_FLEXIBLE = ALL_VERSIONS.last + 1
+NO_API_KEY = -1
 
 
 class Message(Struct):
@@ -117,3 +119,18 @@ class Response(Message):
 
     def __init_subclass__(cls, *, to: type[Request]) -> None:
         cls._describe(to.NAME, to.API_KEY, Versions(to.MIN_VERSION, to.MAX_VERSION), to.FLEXIBLE_SINCE)
+
+
+class Data(Message):
+    """`class Foo(Data, versions="0-3", flexible=2)`: stands after an int16 that says which version it has."""
+
+    def __init_subclass__(cls, *, versions: str = "0", flexible: int = NEVER_FLEXIBLE) -> None:
+        cls._describe(cls.__name__, NO_API_KEY, Versions.parse(versions), flexible)
+
+    @classmethod
+    def encode_fields_of(cls, source: object, version: int, *, prefix: int | None = None) -> bytes:
+        """The layout filled from any object that has its fields by name. `prefix` is for what is not its version."""
+        encoder = cls._encoders.get(version) or cls._new_encoder(version)
+        pieces: list[Any] = [(version if prefix is None else prefix).to_bytes(2, "big")]
+        encoder(source, pieces, [])
+        return b"".join(pieces)

@@ -130,7 +130,7 @@ class _DecoderSource(_Source):
     def value(self, field: Field, target: str, where: str) -> None:
         nullable = field.nullable.has(self.version)
         if nullable and isinstance(field.wire, Nested):
-            self.nullable_struct(field.wire, target, where)
+            self.nullable_struct(field.wire, target, where, is_tagged=field.tag is not None)
         else:
             self.wire_value(field.wire, target, where, nullable=nullable)
 
@@ -216,11 +216,14 @@ class _DecoderSource(_Source):
                 self.flush()
                 self.line(f"{elements}.append({one})")
 
-    def nullable_struct(self, wire: Nested, target: str, where: str) -> None:
+    def nullable_struct(self, wire: Nested, target: str, where: str, *, is_tagged: bool) -> None:
+        """Null is a marker of -1; in a tagged field the marker is a varint, and 0."""
         marker, struct = self.fresh("marker"), self.fresh("struct")
-        self._run.append(("b", marker))
+        self._run.append(("B" if is_tagged else "b", marker))
         self.flush()
-        self.line(f"if {marker} < 0:")
+        if is_tagged:
+            self.varint_tail(marker)
+        self.line(f"if {marker} {'==' if is_tagged else '<'} 0:")
         self.line(f"    {target} = None")
         self.line("else:")
         with self.indented():
@@ -342,7 +345,7 @@ class _EncoderSource(_Source):
     def value(self, field: Field, source: str) -> None:
         nullable = field.nullable.has(self.version)
         if nullable and isinstance(field.wire, Nested):
-            self.nullable_struct(field.wire, source)
+            self.nullable_struct(field.wire, source, is_tagged=field.tag is not None)
         else:
             self.wire_value(field.wire, source, nullable=nullable)
 
@@ -415,10 +418,10 @@ class _EncoderSource(_Source):
                 self.wire_value(element, one)
             self.flush()
 
-    def nullable_struct(self, wire: Nested, source: str) -> None:
+    def nullable_struct(self, wire: Nested, source: str, *, is_tagged: bool) -> None:
         value = self.fresh("value")
         self.line(f"{value} = {source}")
-        self._run.append(_Packed("b", f"-1 if {value} is None else 1"))
+        self._run.append(_Packed("b", f"{0 if is_tagged else -1} if {value} is None else 1"))
         self.flush()
         self.line(f"if {value} is not None:")
         with self.indented():
@@ -445,6 +448,8 @@ class _EncoderSource(_Source):
     def is_sent(self, field: Field, source: str) -> str:
         if field.default is None:
             return f"{source} is not None"
+        if isinstance(field.default, type):
+            return f"{source} != {self.constant(field.default(), 'empty')}"
         return f"len({source}) > 0" if field.default is NEW_LIST else f"{source} != {field.default!r}"
 
     def tagged_field(self, field: Field, source: str) -> None:

@@ -156,8 +156,11 @@ def nested(struct: type[T], *, nullable: str, versions: str = "0+", tag: int | N
 @overload
 def nested(struct: type[T], *, tag: int, versions: str = "0+") -> T | None: ...
 def nested(struct: Any, *, nullable: str | None = None, tag: int | None = None, versions: str = "0+") -> Any:
-    """One struct. A tagged one is None when it was not sent, so that the common case costs no object."""
-    default = struct if nullable is None and tag is None else None
+    """One struct. A tagged one is None when it was not sent, so that the common case costs no object.
+
+    The one field of Kafka that is both nullable and tagged is empty when it was not sent: there, null is sent.
+    """
+    default = struct if (nullable is None) == (tag is None) else None
     return _field(Nested(struct), default, nullable=nullable, tag=tag, versions=versions)
 
 

@@ -23,14 +23,32 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.protocol.codec import Request, Response
-from penstock.protocol.messages import cluster, configs, groups, offsets, producers, records, topics
+from penstock.protocol.messages import (
+    cluster,
+    configs,
+    consumer_groups,
+    group_offsets,
+    groups,
+    offsets,
+    producers,
+    records,
+    topics,
+)
 
 MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (records.ProduceRequest, records.ProduceResponse),
     (records.FetchRequest, records.FetchResponse),
     (offsets.ListOffsetsRequest, offsets.ListOffsetsResponse),
     (cluster.MetadataRequest, cluster.MetadataResponse),
+    (group_offsets.OffsetCommitRequest, group_offsets.OffsetCommitResponse),
+    (group_offsets.OffsetFetchRequest, group_offsets.OffsetFetchResponse),
     (groups.FindCoordinatorRequest, groups.FindCoordinatorResponse),
+    (groups.JoinGroupRequest, groups.JoinGroupResponse),
+    (groups.HeartbeatRequest, groups.HeartbeatResponse),
+    (groups.LeaveGroupRequest, groups.LeaveGroupResponse),
+    (groups.SyncGroupRequest, groups.SyncGroupResponse),
+    (groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
+    (groups.ListGroupsRequest, groups.ListGroupsResponse),
     (cluster.ApiVersionsRequest, cluster.ApiVersionsResponse),
     (topics.CreateTopicsRequest, topics.CreateTopicsResponse),
     (topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
@@ -41,8 +59,12 @@ MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
     (cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse),
     (topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
+    (groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),
+    (group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
     (cluster.DescribeClusterRequest, cluster.DescribeClusterResponse),
+    (consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse),
+    (consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse),
     (topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse),
 )
 
