@@ -1,17 +1,21 @@
-"""Builds the compiled record kernel; everything else about the package is in pyproject.toml.
+"""Builds the compiled record kernels; everything else about the package is in pyproject.toml.
 
-The extension is optional: without a C compiler the install goes on and the pure-Python twin serves.
+The extensions are optional: without a C compiler the install goes on and their pure-Python twins serve.
 """
 
 from setuptools import Extension, setup
 
+RECORDS = "src/penstock/protocol/records"
+
 setup(
     ext_modules=[
         Extension(
-            "penstock.protocol.records._kernel",
-            ["src/penstock/protocol/records/_kernel.pyx"],
+            f"penstock.protocol.records.{name}",
+            [f"{RECORDS}/{name}.pyx"],
+            depends=[f"{RECORDS}/_reading.pxi"],
             extra_compile_args=["-O2"],
             optional=True,
         )
+        for name in ("_kernel", "_compaction")
     ]
 )

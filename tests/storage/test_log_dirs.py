@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from tests.storage.kit import NOW_MS, SMALL, a_batch, append, config, flush, records
 
+from penstock.core.config import BrokerConfig
 from penstock.core.ids import TopicId, TopicPartition
+from penstock.core.topic_config import topic_config
 from penstock.storage import checkpoints
 from penstock.storage.epochs import EpochEntry
 from penstock.storage.log import Log, LogConfig
@@ -321,10 +323,27 @@ def test_given_settings_of_a_topic_when_a_log_is_configured_then_it_takes_what_i
             "retention_bytes": 6,
             "file_delete_delay_ms": 7,
             "cleanup_policy": ("compact",),
+            "min_cleanable_dirty_ratio": 0.25,
+            "min_compaction_lag_ms": 8,
+            "max_compaction_lag_ms": 9,
+            "delete_retention_ms": 10,
         },
     )()
 
-    assert LogConfig.of(settings) == LogConfig(1, 2, 3, 4, 5, 6, 7, is_compacted=True, is_deleted_by_retention=False)
+    assert LogConfig.of(settings) == LogConfig(
+        1, 2, 3, 4, 5, 6, 7, is_compacted=True, is_deleted_by_retention=False,
+        min_cleanable_dirty_ratio=0.25, min_compaction_lag_ms=8, max_compaction_lag_ms=9, delete_retention_ms=10,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "segment_ms"), [(("compact",), 5), (("delete",), 700)])
+def test_given_a_lag_that_may_not_be_exceeded_when_a_log_is_configured_then_segments_are_closed_in_time(
+    policy: tuple[str, ...], segment_ms: int
+) -> None:
+    broker = BrokerConfig(())
+    overrides = {"cleanup.policy": ",".join(policy), "segment.ms": "700", "max.compaction.lag.ms": "5"}
+
+    assert LogConfig.of(topic_config(overrides, broker)).segment_ms == segment_ms
 
 
 def test_given_a_compacted_topic_when_retention_runs_then_age_deletes_nothing(tmp_path: Path) -> None:

@@ -183,8 +183,7 @@ RETENTION_KEYS = (
         choices=("compact", "delete"),
         may_be_empty=True,
         dynamic=True,
-        doc="delete: old segments go by age and size. compact: the last record of each key stays; "
-        "such topics are accepted and kept whole until compaction is there.",
+        doc="delete: old segments go by age and size. compact: the last record of each key stays.",
     ),
     Key(
         "log.cleaner.delete.retention.ms",
@@ -192,7 +191,6 @@ RETENTION_KEYS = (
         DAY_MS,
         at_least=0,
         dynamic=True,
-        in_effect=False,
         doc="How long compaction keeps the mark that a key was deleted.",
     ),
     Key(
@@ -202,7 +200,6 @@ RETENTION_KEYS = (
         at_least=0,
         at_most=1,
         dynamic=True,
-        in_effect=False,
         doc="The share of a log that must be new before it is compacted.",
     ),
     Key(
@@ -211,7 +208,6 @@ RETENTION_KEYS = (
         0,
         at_least=0,
         dynamic=True,
-        in_effect=False,
         doc="A younger record is not compacted.",
     ),
     Key(
@@ -220,8 +216,64 @@ RETENTION_KEYS = (
         LONG_MAX,
         at_least=1,
         dynamic=True,
-        in_effect=False,
         doc="An older record is compacted, whatever share of the log is new.",
+    ),
+)
+
+CLEANER_KEYS = (
+    Key(
+        "log.cleaner.enable", BOOL, True, dynamic=True, doc="Whether topics with cleanup.policy=compact are compacted."
+    ),
+    Key(
+        "log.cleaner.threads",
+        INT,
+        1,
+        at_least=0,
+        at_most=64,
+        dynamic=True,
+        doc="How many logs are compacted at a time.",
+    ),
+    Key(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        128 * MIB,
+        at_least=0,
+        dynamic=True,
+        doc="Memory for the keys of what is being compacted, in bytes, of all threads together: 24 bytes a key. "
+        "A log with more new keys than fit is compacted in several rounds.",
+    ),
+    Key(
+        "log.cleaner.io.buffer.size",
+        INT,
+        8 * MIB,
+        at_least=0,
+        dynamic=True,
+        kafka_default=str(512 * KIB),
+        doc="Memory for reading and writing while compacting, of all threads together.",
+    ),
+    Key(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        0.9,
+        at_least=0,
+        at_most=1,
+        dynamic=True,
+        doc="How full the memory for keys may become; a fuller one is slower.",
+    ),
+    Key(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        1.7976931348623157e308,
+        dynamic=True,
+        doc="Compaction reads and writes no more than this, all threads together.",
+    ),
+    Key(
+        "log.cleaner.backoff.ms",
+        LONG,
+        15_000,
+        at_least=0,
+        dynamic=True,
+        doc="How long compaction waits when there is nothing to do.",
     ),
 )
 
@@ -297,7 +349,7 @@ RECORD_KEYS = (
     ),
 )
 
-_LOG_KEYS = {key.name: key for key in (*DURABILITY_KEYS, *SEGMENT_KEYS, *RETENTION_KEYS, *RECORD_KEYS)}
+_LOG_KEYS = {key.name: key for key in (*DURABILITY_KEYS, *SEGMENT_KEYS, *RETENTION_KEYS, *CLEANER_KEYS, *RECORD_KEYS)}
 
 
 def _topic(name: str, *broker_defaults: str | BrokerDefault, doc: str = "") -> Key:

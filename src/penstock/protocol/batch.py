@@ -28,6 +28,8 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+# The base timestamp is the time until which compaction keeps the batch's tombstones (KIP-534).
+DELETE_HORIZON_BIT = 0x40
 
 NO_TIMESTAMP = -1
 NO_SEQUENCE = -1

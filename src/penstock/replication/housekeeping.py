@@ -1,4 +1,4 @@
-"""What a broker does when nobody asks: retention, checkpoints, expired waits, forgotten producers.
+"""What a broker does when nobody asks: retention, compaction, checkpoints, expired waits, forgotten producers.
 
 Every round goes through the partitions one by one and gives way to clients in between; what touches the disk runs in a
 file thread. A failure in one partition is logged and does not keep the others from their turn.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError
@@ -17,6 +17,8 @@ from penstock.replication.partition import Partition
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
+from penstock.storage.cleaner import Candidate, Cleaner, CleanerSettings
+from penstock.storage.compaction import CleanerLimits
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,38 @@ class Housekeeping:
         self._every("log.retention.check.interval.ms", self._retain)
         self._every("log.flush.offset.checkpoint.interval.ms", self._partitions.checkpoint)
         self._tasks.spawn(self._expire_and_flush(), name="expire-and-flush")
+        cleaner = Cleaner(
+            self._compacted,
+            self._cleaner_settings,
+            self._partitions.checkpoint,
+            metrics=self._partitions.cleaner_metrics,
+            tasks=self._tasks,
+            clock=self._clock,
+        )
+        self._tasks.spawn(cleaner.run(), name="cleaner")
+
+    def _compacted(self) -> Iterator[Candidate]:
+        for partition in self._partitions.all():
+            if partition.config.is_compacted and partition.offline is None:
+                if partition.log.recovery_point < partition.log.segments[-1].base_offset:
+                    # Closed, but not known to be on disk, as after a crash: only what is may be compacted.
+                    partition.flush()
+                # Without transactions all that is committed is stable.
+                yield Candidate(partition.topic_partition, partition.log, partition.high_watermark.offset)
+
+    def _cleaner_settings(self) -> CleanerSettings:
+        config = self._config()
+        return CleanerSettings(
+            is_enabled=config.bool("log.cleaner.enable"),
+            threads=config.int("log.cleaner.threads"),
+            limits=CleanerLimits(
+                config.int("log.cleaner.dedupe.buffer.size"),
+                config.float("log.cleaner.io.buffer.load.factor"),
+                config.int("log.cleaner.io.buffer.size"),
+            ),
+            max_bytes_per_s=config.float("log.cleaner.io.max.bytes.per.second"),
+            backoff_ms=config.int("log.cleaner.backoff.ms"),
+        )
 
     def _every(self, interval_key: str, work: Callable[[], Awaitable[None]]) -> None:
         async def loop() -> None:
@@ -67,7 +101,9 @@ class Housekeeping:
     async def _retain_one(self, partition: Partition) -> None:
         now_ms = self._clock.now_ms()
         partition.log.producers.expire(now_ms, self._config().int("producer.id.expiration.ms"))
-        if not partition.config.is_deleted_by_retention or partition.offline is not None:
+        if partition.offline is not None or not (
+            partition.config.is_deleted_by_retention or partition.config.is_compacted
+        ):
             return
         plan = await self._files.run(partition.log.plan_retention, partition.high_watermark.offset, now_ms)
         if plan is None or partition.offline is not None:

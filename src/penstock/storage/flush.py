@@ -12,12 +12,16 @@ stays behind until they are written.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.storage import checkpoints, producer_snapshot
 from penstock.storage.epochs import EpochEntry
 from penstock.storage.log_file import DISK_FULL, LogFile, LogPosition, remove_if_there
 from penstock.storage.producers import ProducerEntry
+
+# A recovery needs one snapshot; the other is for the case that it is damaged.
+_SNAPSHOTS_KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,13 @@ class Unflushed:
 
     def __bool__(self) -> bool:
         return bool(self.files or self.paths or self.snapshots or self.directories or self.epochs is not None)
+
+
+def obsolete_snapshots(offsets: Sequence[int], recovery_start: int) -> list[int]:
+    """All but the one that a recovery that starts here begins with, and the newest."""
+    needed = [offset for offset in offsets if offset <= recovery_start][-1:]
+    keep = {*needed, *offsets[-_SNAPSHOTS_KEPT:]}
+    return [offset for offset in offsets if offset not in keep]
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class SparseIndex:
     Only the loop thread writes. Threads may read: they use a map they hold a reference to.
     """
 
-    __slots__ = ("_map", "base_offset", "count", "path", "referenced")
+    __slots__ = ("_map", "base_offset", "count", "is_pinned", "path", "referenced")
 
     _entry: Struct
 
@@ -64,6 +64,8 @@ class SparseIndex:
         self.base_offset = base_offset
         self.count = count
         self.referenced = False
+        # While its file has another name, the map is all there is: it is not given up.
+        self.is_pinned = False
         self._map: mmap.mmap | None = None
 
     @property
@@ -71,6 +73,25 @@ class SparseIndex:
         return self._map is not None
 
     def evict(self) -> None:
+        if not self.is_pinned:
+            self._map = None
+
+    def pin(self, path: str | None = None) -> None:
+        """Blocking. Maps the file, now, and keeps the map; `path` is where it is for the moment."""
+        self.is_pinned = True
+        if self.count and (path is not None or self._map is None):
+            fd = os.open(path or self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._map = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+            finally:
+                os.close(fd)
+
+    def unpin(self) -> None:
+        self.is_pinned = False
+        if self._map is not None:
+            DESCRIPTORS.admit(self)
+
+    def close(self) -> None:
         self._map = None
 
     def reserve(self, entries: int) -> mmap.mmap:

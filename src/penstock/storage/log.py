@@ -13,46 +13,30 @@ Everything runs on the loop thread unless its docstring says that it blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import BatchHeader, place
 from penstock.storage import lookup, recovery, retention, truncation
+from penstock.storage.cleaning_state import CleaningState
 from penstock.storage.epochs import EpochEntry
-from penstock.storage.flush import DueSnapshot, FlushTicket, Unflushed
+from penstock.storage.flush import DueSnapshot, FlushTicket, Unflushed, obsolete_snapshots
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import ColdRead, FileSpan, LogFile, LogPosition, remove_if_there
 from penstock.storage.producer_snapshot import snapshot_path
 from penstock.storage.producers import DuplicateBatch, ProducerEntry
 from penstock.storage.reader import Reader, find_batch, segment_at, storage_error
 from penstock.storage.segment import CorruptSegment, Segment, SegmentSavepoint, StagedBatch
+from penstock.storage.segment_swap import RetiredSegments
 
 __all__ = ["ColdRead", "DuplicateBatch", "FileSpan", "Log", "LogConfig", "LogFile", "LogPosition", "RetiredSegments"]
 
-# A recovery needs one snapshot; the other is for the case that it is damaged.
-_SNAPSHOTS_KEPT = 2
-
 # A named tuple's own constructor, without the Python function around it: half the time, on every append.
 _new_tuple = tuple.__new__
-
-
-@dataclass(frozen=True, slots=True)
-class RetiredSegments:
-    """Segments that left the log. Their files are renamed; `remove` deletes them once file.delete.delay.ms is over."""
-
-    segments: tuple[Segment, ...]
-
-    def remove(self) -> None:
-        """Blocking."""
-        for segment in self.segments:
-            segment.remove()
 
 
 class Log:
     __slots__ = (
         "_active",
         "_failure",
-        "_generation",
         "_is_changed",
         "_now_ms",
         "_reader",
@@ -62,11 +46,14 @@ class Log:
         "_snapshot_offsets",
         "_staged",
         "_unflushed",
+        "cleaning",
         "config",
         "directory",
         "end_position",
         "flushed_position",
+        "generation",
         "is_deleted",
+        "is_swapping",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
@@ -94,8 +81,10 @@ class Log:
         self._snapshot_offsets = opened.snapshot_offsets
         self._unflushed = opened.unflushed
         self._is_changed = opened.is_changed
-        self._generation = 0
+        self.generation = 0
         self.is_deleted = False
+        self.is_swapping = False
+        self.cleaning = CleaningState()
         self._failure: str | None = None
         self._reader = Reader()
         self._now_ms = now_ms
@@ -214,7 +203,7 @@ class Log:
         try:
             done = first.append(staged, 0, self.config, self._now_ms)
             while done < len(staged):
-                self._roll(staged[done].base_offset, self._producers_before(done))
+                self._roll(staged[done].base_offset, self.producers.before(staged[done:]))
                 done = self._active.append(staged, done, self.config, self._now_ms)
         except OSError as error:
             self._undo_staged(first, savepoint, due_snapshots)
@@ -226,16 +215,6 @@ class Log:
         active = self._active
         self.end_position = LogPosition(self.log_end_offset, active.base_offset, active.size)
         return self.end_position
-
-    def _producers_before(self, place_in_staged: int) -> dict[int, ProducerEntry]:
-        """The producers as they were before this staged batch and those after it."""
-        entries = dict(self.producers.entries)
-        for batch in reversed(self._staged[place_in_staged:]):
-            if batch.previous_entry is not None:
-                entries[batch.producer_id] = batch.previous_entry
-            elif batch.producer_id >= 0:
-                del entries[batch.producer_id]
-        return entries
 
     def _undo_staged(self, first: Segment, savepoint: SegmentSavepoint, due_snapshots: int) -> None:
         for batch in reversed(self._staged):
@@ -299,17 +278,17 @@ class Log:
         return FlushTicket(
             directory=self.directory,
             position=self.end_position,
-            generation=self._generation,
+            generation=self.generation,
             active=active,
             due=due,
-            obsolete_snapshots=self._obsolete_snapshots(),
+            obsolete_snapshots=obsolete_snapshots(self._snapshot_offsets, self._recovery_start()),
         )
 
     def finish_flush(self, ticket: FlushTicket) -> LogPosition:
         """The ticket ran without an error. Returns what is flushed now."""
         if ticket.is_partial:
             self._put_back(ticket.due)
-        if ticket.generation != self._generation:
+        if ticket.generation != self.generation:
             for snapshot in ticket.due.snapshots:
                 remove_if_there(snapshot_path(self.directory, snapshot.offset))
             return self.flushed_position
@@ -338,13 +317,8 @@ class Log:
         if later.epochs is None:
             later.epochs = due.epochs
 
-    def _obsolete_snapshots(self) -> list[int]:
-        """All but the one that a recovery from the recovery point starts with, and the newest."""
-        offsets = self._snapshot_offsets
-        start = self._segments[max(0, segment_at(self._segments, self.recovery_point))].base_offset
-        needed = [offset for offset in offsets if offset <= start][-1:]
-        keep = {*needed, *offsets[-_SNAPSHOTS_KEPT:]}
-        return [offset for offset in offsets if offset not in keep]
+    def _recovery_start(self) -> int:
+        return self._segments[max(0, segment_at(self._segments, self.recovery_point))].base_offset
 
     # Reading
 
@@ -405,8 +379,8 @@ class Log:
     def plan_retention(self, high_watermark: int, now_ms: int) -> retention.RetentionPlan | None:
         """Blocking, thread-safe. What `retire` would take now; None when that is nothing."""
         end, segments = self.end_position, self._segments
-        if segments[-1].base_offset != end.segment_base_offset:
-            return None  # it rolled between the two: another time
+        if self.is_swapping or segments[-1].base_offset != end.segment_base_offset:
+            return None  # segments are being replaced, or it rolled between the two: another time
         ends = [segment.base_offset for segment in segments[1:]] + [end.offset]
         facts = [
             retention.SegmentFacts(segment.base_offset, end_offset, segment.size)
@@ -430,6 +404,8 @@ class Log:
 
     def retire(self, plan: retention.RetentionPlan, now_ms: int) -> RetiredSegments:
         """Carries the plan out, as far as it still holds: an active segment that grew since stays."""
+        if self.is_swapping:
+            return RetiredSegments(())
         if plan.takes_active and self.log_end_offset == plan.log_start_offset:
             self.roll(now_ms)
         following = [segment.base_offset for segment in self._segments[1:]]
@@ -446,7 +422,7 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Blocking, with nothing else going on in this log. Everything from the batch that holds `offset` on goes."""
-        assert not self._staged
+        assert not self._staged and not self.is_swapping
         if offset >= self.log_end_offset:
             return
         try:
@@ -467,7 +443,8 @@ class Log:
         if self.end_position.offset < self.flushed_position.offset:
             self.flushed_position = self.end_position
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
-        self._generation += 1
+        self.generation += 1
+        self.cleaning.cleaned_offset = min(self.cleaning.cleaned_offset, self.log_end_offset)
         self._reader.forget()
         self._unflushed.snapshots = [s for s in self._unflushed.snapshots if s.offset <= self.log_end_offset]
         self._unflushed.files.append(self._active.file())
@@ -475,6 +452,24 @@ class Log:
         if self.leader_epochs.cut_after(self.log_end_offset):
             self._unflushed.epochs = self.leader_epochs.entries
         self._is_changed = True
+
+    # Replacing: compaction's segments for those it read
+
+    def begin_swap(self, old: tuple[Segment, ...], generation: int) -> bool:
+        """False: the log is not as it was then. Until `end_swap` no segment leaves it in another way."""
+        at = self._segments.index(old[0]) if old[0] in self._segments else 0
+        is_as_it_was = self._segments[at : at + len(old)] == old and generation == self.generation
+        self.is_swapping = is_as_it_was and not self.is_deleted and old[-1] is not self._active
+        return self.is_swapping
+
+    def swap(self, old: tuple[Segment, ...], new: Segment) -> None:
+        """Readers that hold the old list go on with the old files."""
+        at = self._segments.index(old[0])
+        self._segments = (*self._segments[:at], new, *self._segments[at + len(old) :])
+        self._reader.forget()
+
+    def end_swap(self) -> None:
+        self.is_swapping = False
 
     def close(self) -> None:
         """Blocking. Everything on disk, such that the next start need not read the log. OSError: it is not."""

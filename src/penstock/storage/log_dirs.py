@@ -36,7 +36,6 @@ _MAX_NAME = 255
 _OPENING_THREADS = 4
 # Closing waits for the disk, which takes many flushes at once better than one after the other.
 _CLOSING_THREADS = 16
-_CLOSING_THREADS = 16
 
 # A topic's configuration if the partition with this id belongs here, None if it does not.
 Claim = Callable[[TopicPartition, TopicId | None], LogConfig | None]
@@ -51,6 +50,7 @@ class Checkpoint:
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
     high_watermarks: dict[TopicPartition, int]
+    cleaned: dict[TopicPartition, int]
 
 
 class DataDirectory:
@@ -154,6 +154,7 @@ class DataDirectory:
             self.failed[tp] = str(error)
             log.error("log not opened", extra={"partition": str(tp), "reason": str(error)})
             return None
+        opened.cleaning.cleaned_offset = self._written.cleaned.get(tp, 0)
         if not self.was_clean or opened.end_position.offset == 0:
             # Perhaps never flushed since it was made: the next flush must cover what `create` left to it.
             opened.flush_also(f"{directory}/{checkpoints.PARTITION_METADATA}", self.path)
@@ -202,6 +203,7 @@ class DataDirectory:
                 _without(written.recovery_points, gone),
                 _without(written.log_starts, gone),
                 _without(written.high_watermarks, gone),
+                _without(written.cleaned, gone),
             )
         )
 
@@ -230,6 +232,7 @@ class DataDirectory:
                 if each.log_start_offset > each.segments[0].base_offset
             },
             dict(high_watermarks),
+            {tp: each.cleaning.cleaned_offset for tp, each in logs.items() if each.cleaning.cleaned_offset},
         )
 
     def write(self, checkpoint: Checkpoint) -> None:
@@ -238,6 +241,7 @@ class DataDirectory:
             (checkpoint.recovery_points, self._written.recovery_points),
             (checkpoint.log_starts, self._written.log_starts),
             (checkpoint.high_watermarks, self._written.high_watermarks),
+            (checkpoint.cleaned, self._written.cleaned),
         )
         for name, (offsets, written) in zip(_CHECKPOINT_FILES, contents, strict=True):
             if offsets != written:
@@ -270,7 +274,12 @@ class DataDirectory:
         os.close(self._lock_fd)
 
 
-_CHECKPOINT_FILES = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS)
+_CHECKPOINT_FILES = (
+    checkpoints.RECOVERY_POINTS,
+    checkpoints.LOG_STARTS,
+    checkpoints.HIGH_WATERMARKS,
+    checkpoints.CLEANED_OFFSETS,
+)
 
 
 def _close(each: Log) -> bool:

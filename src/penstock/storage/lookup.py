@@ -29,9 +29,9 @@ def first_at_or_after(
 ) -> TimestampAndOffset | None:
     """The first record from the log start on, and below `upper`, with a timestamp of at least `timestamp`."""
     for segment in segments[max(0, segment_at(segments, log_start_offset)) :]:
-        end = readable_end(segment, upper)
-        if end <= 0:
+        if segment.base_offset > upper.segment_base_offset:
             return None
+        end = readable_end(segment, upper)
         if segment.largest_timestamp().timestamp < timestamp:
             continue
         start = _start_for(segment, timestamp, end)
@@ -48,9 +48,9 @@ def largest(segments: Sequence[Segment], log_start_offset: int, upper: LogPositi
     found: TimestampAndOffset | None = None
     best: tuple[Segment, LocatedBatch] | None = None
     for segment in segments[max(0, segment_at(segments, log_start_offset)) :]:
-        end = readable_end(segment, upper)
-        if end <= 0:
+        if segment.base_offset > upper.segment_base_offset:
             break
+        end = readable_end(segment, upper)
         start = 0
         if log_start_offset > segment.base_offset:
             start, found = _at_log_start(segment, end, log_start_offset)
@@ -100,14 +100,16 @@ def _largest_of(segment: Segment, start: int, end: int, upper_offset: int) -> Lo
             return None
         if entry.offset < upper_offset:
             named = _named_by(segment, entry, end)
-            if named is not None:
+            if named is not None and named.header.records_count:
                 return named
         slot = segment.time_index.entries_below(upper_offset) - 1
         named = _named_by(segment, segment.time_index.entry(slot), end) if slot >= 0 else None
-        start = named.position if named is not None else 0
+        # A batch that compaction emptied still says its timestamp, but there is nothing to find in it.
+        start = named.position if named is not None and named.header.records_count else 0
     best: LocatedBatch | None = None
     for batch in segment.walk(start, end, wait=True):
-        if batch.header.max_timestamp > (best.header.max_timestamp if best is not None else -1):
+        is_larger = batch.header.max_timestamp > (best.header.max_timestamp if best is not None else -1)
+        if is_larger and batch.header.records_count:
             best = batch
     return best
 
@@ -116,7 +118,8 @@ def _within(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, min_offset: int
 ) -> TimestampAndOffset | None:
     """The first record of the batch at or after `timestamp`, and at or after `min_offset`."""
-    if header.base_offset < min_offset:
+    is_compacted = header.records_count <= header.last_offset_delta
+    if header.base_offset < min_offset or (is_compacted and header.is_log_append_time):
         visible = _records_from(segment, position, header, min_offset)
         return next((each for each in visible if each.timestamp >= timestamp), None)
     epoch = header.partition_leader_epoch

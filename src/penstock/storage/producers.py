@@ -9,7 +9,8 @@ For each producer the last five batches are kept, as many as a client may have i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import CONTROL_BIT, MAX_SEQUENCE, BatchHeader
@@ -44,6 +45,15 @@ class ProducerEntry(NamedTuple):
     last_update_ms: int
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     current_txn_first_offset: int = NO_OFFSET
+
+
+class StagedBatch(Protocol):
+    """What is needed of a batch to undo its effect."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def previous_entry(self) -> ProducerEntry | None: ...
 
 
 class DuplicateBatch(Exception):
@@ -108,6 +118,16 @@ class Producers:
                 self._unwritten[producer_id] = undone.producer_epoch, undone.batches[-1].base_sequence
         else:
             self.entries[producer_id] = entry
+
+    def before(self, staged: Sequence[StagedBatch]) -> dict[int, ProducerEntry]:
+        """The entries as they were before these batches, the newest of all."""
+        entries = dict(self.entries)
+        for batch in reversed(staged):
+            if batch.previous_entry is not None:
+                entries[batch.producer_id] = batch.previous_entry
+            elif batch.producer_id >= 0:
+                del entries[batch.producer_id]
+        return entries
 
     def _check_unwritten(self, header: BatchHeader) -> None:
         producer_id = header.producer_id

@@ -30,7 +30,8 @@ def segment_at(segments: Sequence[Segment], offset: int) -> int:
 def readable_end(segment: Segment, upper: LogPosition) -> int:
     """The position in `segment` at which `upper` lies, 0 when the whole segment is beyond it."""
     if segment.base_offset == upper.segment_base_offset:
-        return upper.position
+        # Compaction made it shorter, if it is: then `upper` is its end.
+        return min(upper.position, segment.size)
     return segment.size if segment.base_offset < upper.segment_base_offset else 0
 
 
@@ -116,10 +117,10 @@ def find_batch(
 ) -> tuple[Segment, LocatedBatch] | None:
     """The first batch below `upper` that ends at or after `offset`, in whatever segment it is."""
     for segment in segments[max(0, segment_at(segments, offset)) :]:
-        end = readable_end(segment, upper)
-        if end <= 0:
+        if segment.base_offset > upper.segment_base_offset:
             return None
-        batch = segment.locate(offset, end, wait=wait)
+        # Compaction may have left nothing in a segment: what is asked for is then in one behind it.
+        batch = segment.locate(offset, readable_end(segment, upper), wait=wait)
         if batch is not None:
             return segment, batch
     return None

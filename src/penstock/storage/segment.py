@@ -75,6 +75,7 @@ class Segment:
         "index_interval_bytes",
         "indexes_are_checked",
         "is_active",
+        "is_pinned",
         "max_timestamp",
         "offset_index",
         "offset_of_max_timestamp",
@@ -94,6 +95,8 @@ class Segment:
         self.size = size
         self.deleted_suffix = ""
         self.is_active = False
+        # While its files have other names than the segment says, they stay open.
+        self.is_pinned = False
         self.referenced = False
         self._file: LogFile | None = None
         self.offset_index = OffsetIndex(segment_path(directory, base_offset, ".index"), base_offset)
@@ -132,14 +135,31 @@ class Segment:
         return self._file is not None
 
     def evict(self) -> None:
-        if not self.is_active:
+        if not (self.is_active or self.is_pinned):
             self._file = None
 
     def close_files(self) -> None:
         """Closed as soon as nobody reads them; opened again when they are needed."""
         self._file = None
-        self.offset_index.evict()
-        self.time_index.evict()
+        self.offset_index.close()
+        self.time_index.close()
+
+    def pin(self, suffix: str = "") -> None:
+        """Blocking. Opens all files, now, and keeps them open: nothing is opened by name any more.
+
+        Of a segment whose indexes are checked. `suffix` is what the files' names have for the moment.
+        """
+        self.is_pinned = True
+        self._file = LogFile(self.path + suffix, os.O_RDONLY)
+        self.offset_index.pin(self.offset_index.path + suffix)
+        self.time_index.pin(self.time_index.path + suffix)
+
+    def unpin(self) -> None:
+        """The files have the names that the segment says."""
+        self.is_pinned = False
+        DESCRIPTORS.admit(self)
+        self.offset_index.unpin()
+        self.time_index.unpin()
 
     def file(self) -> LogFile:
         file = self._file

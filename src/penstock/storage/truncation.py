@@ -45,6 +45,9 @@ def truncate(
         if batch is not None:
             end_offset = min(offset, batch.header.base_offset)
             _cut(active, batch.position, batch.header.base_offset)
+        else:
+            # Compaction left nothing between `offset` and the next segment.
+            _cut(active, active.size, offset)
     producers, snapshots = rebuild_producers(directory, kept, snapshot_offsets, end_offset, now_ms)
     return TruncatedLog(kept, LogPosition(end_offset, active.base_offset, active.size), producers, snapshots)
 

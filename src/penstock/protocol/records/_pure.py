@@ -30,6 +30,7 @@ BYTES_LEFT_IN_RECORD = "its fields end before its length says"
 OFFSET_NOT_NEXT = "its offset delta is not one above the record before it"
 TIMESTAMP_OVERFLOW = "its timestamp does not fit into 64 bits"
 BYTES_LEFT_IN_BATCH = "bytes follow the last record"
+OFFSET_WRONG = "its offset delta is not above the record before it, or beyond the batch"
 
 
 class Record(NamedTuple):

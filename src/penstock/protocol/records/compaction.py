@@ -1,0 +1,39 @@
+"""Compaction's two passes over records: compiled where a compiler was at hand, in plain Python elsewhere.
+
+A module of its own, so that whoever only reads and writes records does not load it. See `_pure_compaction`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.protocol.records import KERNEL
+from penstock.protocol.records._pure_compaction import (
+    GROWTH_BYTES,
+    SLOT_BYTES,
+    FilteredRecords,
+    Stop,
+    with_records,
+)
+
+if TYPE_CHECKING:
+    from penstock.protocol.records._compaction import OffsetMap, Rewriter, add_batches, add_records
+elif KERNEL == "pure":
+    from penstock.protocol.records._pure_compaction import OffsetMap, Rewriter, add_batches, add_records
+else:
+    try:
+        from penstock.protocol.records._compaction import OffsetMap, Rewriter, add_batches, add_records
+    except ImportError:
+        from penstock.protocol.records._pure_compaction import OffsetMap, Rewriter, add_batches, add_records
+
+__all__ = [
+    "GROWTH_BYTES",
+    "SLOT_BYTES",
+    "FilteredRecords",
+    "OffsetMap",
+    "Rewriter",
+    "Stop",
+    "add_batches",
+    "add_records",
+    "with_records",
+]

@@ -1,0 +1,149 @@
+"""Compaction's second pass: some old segments become one new one, beside the log. Blocks.
+
+Transactions are to come. Until their outcomes are known here, what they wrote stays whole, and so do their markers:
+`_transactional` is the place where an aborted batch will be dropped, and a marker once its transaction's batches are
+gone and its delete horizon has passed (trap D3).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.protocol.batch import BatchHeader, CorruptBatch, ReadableBuffer, assemble, crc_is_valid, read_header
+from penstock.protocol.compression import compress
+from penstock.protocol.records import InvalidRecords
+from penstock.protocol.records.compaction import GROWTH_BYTES, OffsetMap, Rewriter, Stop, with_records
+from penstock.storage.log_config import LogConfig
+from penstock.storage.segment import Segment
+from penstock.storage.segment_source import Buffer, SegmentSource, new_buffer
+from penstock.storage.segment_swap import SegmentWriter
+
+if TYPE_CHECKING:
+    from penstock.storage.compaction import CleaningStats
+
+_MAX_SEGMENT_BYTES = 2**31 - 1
+
+
+class GroupRewriter:
+    """`new` is there when `run` has returned."""
+
+    new: Segment
+
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        old: Sequence[Segment],
+        offset_map: OffsetMap,
+        clean_end: int,
+        kept_offsets: array[int],
+        now_ms: int,
+        buffer: Buffer,
+        out: Buffer,
+        pause: Callable[[int], None],
+        stats: CleaningStats,
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._old = old
+        self._now_ms = now_ms
+        self._buffer = buffer
+        self._out = memoryview(out)
+        self._out_at = 0
+        self._pause = pause
+        self._stats = stats
+        self._rewriter = Rewriter(
+            offset_map,
+            old[0].base_offset,
+            config.index_interval_bytes,
+            clean_end,
+            now_ms,
+            config.delete_retention_ms,
+            kept_offsets,
+        )
+
+    def run(self) -> None:
+        writer = SegmentWriter(self._directory, self._old[0].base_offset)
+        try:
+            for segment in self._old:
+                self._copy(segment, writer)
+            self._flush(writer)
+            self.new = writer.finish(self._rewriter, self._config, self._old[-1], self._now_ms)
+        except BaseException:
+            writer.discard()
+            raise
+        self._stats.records_read += self._rewriter.records_read
+        self._stats.records_kept += self._rewriter.records_kept
+
+    def _copy(self, segment: Segment, writer: SegmentWriter) -> None:
+        source = SegmentSource(segment, 0, self._buffer)
+        while source.fill():
+            self._stats.bytes_read += source.end
+            self._pause(source.end)
+            at = 0
+            while True:
+                try:
+                    at, self._out_at, stop = self._rewriter.rewrite(
+                        source.view, at, source.end, self._out, self._out_at
+                    )
+                except CorruptBatch as corrupt:
+                    raise source.corrupt(corrupt.position, corrupt.reason) from None
+                if stop == Stop.CUT:
+                    break
+                header = read_header(source.view, at)
+                if stop == Stop.NO_ROOM:
+                    self._make_room(header.size + GROWTH_BYTES * header.records_count, writer)
+                    continue
+                batch = (
+                    self._compressed(source, at, header)
+                    if stop == Stop.COMPRESSED
+                    else self._transactional(source, at, header)
+                )
+                self._put(batch, writer)
+                at += header.size
+            source.advance(at)
+        self._buffer = source.buffer
+
+    def _compressed(self, source: SegmentSource, at: int, header: BatchHeader) -> ReadableBuffer:
+        """What the batch becomes; nothing when it goes."""
+        section = source.opened(at, header)
+        try:
+            filtered = self._rewriter.filter_records(section, header)
+        except InvalidRecords as invalid:
+            raise source.corrupt(at, str(invalid)) from None
+        if filtered is None:
+            return source.view[at : at + header.size]
+        if not filtered.records_count:
+            return assemble(with_records(header, filtered, 0), b"") if self._rewriter.keeps_empty(header) else b""
+        content = compress(header.codec, filtered.section)
+        return assemble(with_records(header, filtered, len(content)), content)
+
+    def _transactional(self, source: SegmentSource, at: int, header: BatchHeader) -> ReadableBuffer:
+        if not crc_is_valid(source.view, at, header):
+            raise source.corrupt(at, "the CRC-32C is wrong")
+        return source.view[at : at + header.size]
+
+    def _put(self, batch: ReadableBuffer, writer: SegmentWriter) -> None:
+        size = len(batch)
+        if size:
+            self._make_room(size, writer)
+            self._out[self._out_at : self._out_at + size] = batch
+            self._out_at += size
+            self._rewriter.placed(read_header(batch))
+
+    def _make_room(self, size: int, writer: SegmentWriter) -> None:
+        if len(self._out) - self._out_at < size:
+            self._flush(writer)
+        if len(self._out) < size:
+            self._out = memoryview(new_buffer(size))
+
+    def _flush(self, writer: SegmentWriter) -> None:
+        if self._out_at:
+            if writer.size + self._out_at > _MAX_SEGMENT_BYTES:
+                raise OverflowError(f"the new segment at {self._old[0].base_offset} would be larger than 2 GiB")
+            writer.write(self._out[: self._out_at])
+            self._stats.bytes_written += self._out_at
+            self._pause(self._out_at)
+            self._out_at = 0
