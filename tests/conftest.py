@@ -12,7 +12,9 @@ from tests.testkit import BrokerProcess, broker_under_test
 _TESTS = Path(__file__).parent
 
 # Suites without processes, sockets to brokers or long searches: what `make check` runs.
-_QUICK_FOLDERS = frozenset({"protocol", "core", "machines", "metadata", "net", "replication", "storage"})
+_QUICK_FOLDERS = frozenset(
+    {"protocol", "core", "machines", "metadata", "net", "replication", "storage", "coordinators"}
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,3 +43,28 @@ class TopicMetrics:
     records_out: int = 0
     produce_errors: int = 0
     fetch_errors: int = 0
+
+
+@dataclass(slots=True)
+class CoordinatorMetrics:
+    """Of all partitions of a coordinator's topic together."""
+
+    records_loaded: int = 0
+    # Not understood: somebody else wrote into the topic, or the disk did.
+    records_skipped: int = 0
+
+
+@dataclass(slots=True)
+class CleanerMetrics:
+    """Compaction, of all logs together."""
+
+    runs: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    # Times it died of a bug and began anew.
+    restarts: int = 0
+    uncleanable_partitions: int = 0
+    # Of the dirtiest log when it last looked.
+    max_dirty_ratio: float = 0.0
+    # On the monotonic clock; None: it never looked.
+    last_run_ms: int | None = None

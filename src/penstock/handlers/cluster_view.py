@@ -13,9 +13,6 @@ from penstock.metadata.records import Endpoint
 
 NO_LEADER = -1
 
-# Topics that hold the broker's own state; clients leave them out when they subscribe by pattern.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-
 
 @dataclass(frozen=True, slots=True)
 class ReachableBroker:
@@ -50,6 +47,9 @@ class ClusterView:
         if leader is None or leader not in self.image.brokers:
             return _LEADER_NOT_AVAILABLE
         return self._led_by.get(leader, _LISTENER_NOT_FOUND)
+
+    def leader(self, partition: PartitionImage) -> ReachableBroker | None:
+        return next((each for each in self.brokers if each.broker_id == partition.leader), None)
 
     def offline_replicas(self, partition: PartitionImage) -> list[int]:
         return [replica for replica in partition.replicas if replica not in self._led_by]

@@ -18,6 +18,7 @@ from penstock.runtime.tasks import TaskGroup
 if TYPE_CHECKING:
     from penstock.controller.producer_ids import ProducerIds
     from penstock.controller.service import ControllerService
+    from penstock.coordinators.groups import GroupCoordinators
     from penstock.handlers.fetch_sessions import FetchSessions
     from penstock.metadata.follower import Follower
     from penstock.metadata.image import ClusterImage
@@ -63,6 +64,7 @@ class Broker:
     controller: ControllerService
     producer_ids: ProducerIds
     partitions: ReplicaManager
+    groups: GroupCoordinators
     fetch_sessions: FetchSessions
     tasks: TaskGroup
     loop: asyncio.AbstractEventLoop

@@ -7,8 +7,9 @@ named. `max.request.partition.size.limit` bounds a page, whatever the client ask
 from __future__ import annotations
 
 from penstock.core.errors import ErrorCode
+from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.handlers.authorized_operations import TOPIC_OPERATIONS
-from penstock.handlers.cluster_view import INTERNAL_TOPICS, ClusterView, unknown_topic_code
+from penstock.handlers.cluster_view import ClusterView, unknown_topic_code
 from penstock.handlers.context import Broker, RequestContext
 from penstock.metadata.image import PartitionImage, TopicImage
 from penstock.protocol.messages.topics import (

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.controller.commands import CreateTopics, NewTopic
+from penstock.controller.commands import CreateTopics
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import NO_TOPIC_ID
+from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from penstock.handlers.cluster_view import INTERNAL_TOPICS, ClusterView, unknown_topic_code
+from penstock.handlers.cluster_view import ClusterView, unknown_topic_code
 from penstock.handlers.context import Broker, RequestContext
+from penstock.handlers.internal_topics import new_topic
 from penstock.metadata.image import PartitionImage, TopicImage
 from penstock.protocol.messages.cluster import (
     MetadataRequest,
@@ -75,7 +77,7 @@ async def _create_missing(names: Iterable[str], broker: Broker) -> dict[str, Err
     if not possible or not broker.config.bool("auto.create.topics.enable"):
         return {}
     try:
-        results = await broker.controller.ask(CreateTopics(tuple(NewTopic(name) for name in possible)))
+        results = await broker.controller.ask(CreateTopics(tuple(new_topic(name, broker) for name in possible)))
     except BrokerError as error:
         return dict.fromkeys(possible, error.code)
     await broker.partitions.caught_up()

@@ -205,7 +205,12 @@ def _find(replicas: ReplicaManager, version: int, topic: bytes, index: int) -> P
         partitions, unknown = replicas.by_name.get(topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partitions is None:
         raise BrokerError(unknown, "no such topic here")
-    return pick(partitions, index)
+    partition = pick(partitions, index)
+    if partition.is_internal:
+        raise BrokerError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic_partition.topic} is written by its coordinator only"
+        )
+    return partition
 
 
 def _refusal(request: Produce) -> BrokerError:

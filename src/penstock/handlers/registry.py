@@ -11,21 +11,33 @@ from penstock.handlers import fetch as fetch_handler
 from penstock.handlers import produce as produce_handler
 from penstock.handlers.alter_configs import alter_configs
 from penstock.handlers.api_versions import api_versions
+from penstock.handlers.consumer_group_describe import consumer_group_describe
+from penstock.handlers.consumer_group_heartbeat import consumer_group_heartbeat
 from penstock.handlers.context import Broker
 from penstock.handlers.create_partitions import create_partitions
 from penstock.handlers.create_topics import create_topics
+from penstock.handlers.delete_groups import delete_groups
 from penstock.handlers.delete_records import delete_records
 from penstock.handlers.delete_topics import delete_topics
 from penstock.handlers.describe_cluster import describe_cluster
 from penstock.handlers.describe_configs import describe_configs
+from penstock.handlers.describe_groups import describe_groups
 from penstock.handlers.describe_log_dirs import describe_log_dirs
 from penstock.handlers.describe_topic_partitions import describe_topic_partitions
 from penstock.handlers.find_coordinator import find_coordinator
+from penstock.handlers.heartbeat import heartbeat
 from penstock.handlers.incremental_alter_configs import incremental_alter_configs
 from penstock.handlers.init_producer_id import init_producer_id
+from penstock.handlers.join_group import join_group
+from penstock.handlers.leave_group import leave_group
+from penstock.handlers.list_groups import list_groups
 from penstock.handlers.list_offsets import list_offsets
 from penstock.handlers.metadata import metadata
+from penstock.handlers.offset_commit import offset_commit
+from penstock.handlers.offset_delete import offset_delete
+from penstock.handlers.offset_fetch import offset_fetch
 from penstock.handlers.offset_for_leader_epoch import offset_for_leader_epoch
+from penstock.handlers.sync_group import sync_group
 from penstock.net.connection import Connection
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader
@@ -78,7 +90,15 @@ _ALL = (
     _api(1, serve=fetch_handler.fetch),
     _api(2, list_offsets),
     _api(3, metadata),
+    _api(8, offset_commit),
+    _api(9, offset_fetch),
     _api(10, find_coordinator),
+    _api(11, join_group),
+    _api(12, heartbeat),
+    _api(13, leave_group),
+    _api(14, sync_group),
+    _api(15, describe_groups),
+    _api(16, list_groups),
     _api(18, api_versions),
     _api(19, create_topics),
     _api(20, delete_topics),
@@ -89,8 +109,12 @@ _ALL = (
     _api(33, alter_configs),
     _api(35, describe_log_dirs),
     _api(37, create_partitions),
+    _api(42, delete_groups),
     _api(44, incremental_alter_configs),
+    _api(47, offset_delete),
     _api(60, describe_cluster),
+    _api(68, consumer_group_heartbeat),
+    _api(69, consumer_group_describe),
     _api(75, describe_topic_partitions),
 )
 

@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, TopicPartition
-from penstock.core.metrics import TopicMetrics
+from penstock.core.metrics import CleanerMetrics, TopicMetrics
 from penstock.core.topic_config import TopicConfig, topic_config
 from penstock.metadata.image import ClusterImage, ImageDelta, PartitionChange, PartitionImage, TopicImage
 from penstock.replication.partition import Partition
@@ -35,6 +36,13 @@ FLUSH_POLL_S = 0.01
 Partitions = list[Partition | None]
 
 
+class PartitionListener(Protocol):
+    """Whoever runs on top of partitions: told when this broker begins to lead one, and when it does no more."""
+
+    def opened(self, partition: Partition) -> None: ...
+    def removed(self, partition: Partition) -> None: ...
+
+
 class ReplicaManager:
     def __init__(
         self,
@@ -52,6 +60,7 @@ class ReplicaManager:
         self.by_name: dict[bytes, Partitions] = {}
         self.by_id: dict[bytes, Partitions] = {}
         self.topic_metrics: dict[str, TopicMetrics] = {}
+        self.cleaner_metrics = CleanerMetrics()
         self._broker_id = broker_id
         self._config = config
         self._data = data
@@ -70,6 +79,11 @@ class ReplicaManager:
         self._removed_logs: list[Log] = []
         self._caught_up = asyncio.Event()
         self._caught_up.set()
+        self._listeners: list[PartitionListener] = []
+
+    def add_listener(self, listener: PartitionListener) -> None:
+        """Before `start`, so that it hears of every partition."""
+        self._listeners.append(listener)
 
     # Finding
 
@@ -202,9 +216,9 @@ class ReplicaManager:
         """Renamed at once, so that the names are free again; removed in the background."""
         if not self._to_delete:
             return
-        # A flush under way writes by name, and the name may soon be another log's.
+        # Flushes and compaction write by name, and the name may soon be another log's.
         removed, self._removed_logs = self._removed_logs, []
-        while any(self._flusher.is_busy(each) for each in removed):  # noqa: ASYNC110 - it tells the partition only
+        while any(self._flusher.is_busy(each) or each.cleaning.is_busy for each in removed):  # noqa: ASYNC110 - no news
             await asyncio.sleep(FLUSH_POLL_S)
         gone = list(self._to_delete)
         async with self._checkpointing:
@@ -264,6 +278,8 @@ class ReplicaManager:
             partitions = self.by_name[topic.name.encode()] = self.by_id[topic.topic_id] = []
         partitions.extend([None] * (index + 1 - len(partitions)))
         partitions[index] = partition
+        for listener in self._listeners:
+            listener.opened(partition)
 
     def _change(self, change: PartitionChange) -> None:
         partitions = self.by_id.get(change.topic_id)
@@ -284,6 +300,8 @@ class ReplicaManager:
         gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
         for partition in partitions:
             if partition is not None:
+                for listener in self._listeners:
+                    listener.removed(partition)
                 partition.fail(gone)
                 partition.log.delete()
                 self._removed_logs.append(partition.log)

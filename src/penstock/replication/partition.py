@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, TopicPartition
+from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.core.metrics import TopicMetrics
 from penstock.core.topic_config import TopicConfig
 from penstock.protocol.batch import LENGTH_END, BatchHeader
@@ -67,6 +68,7 @@ class Partition:
         "admission",
         "config",
         "high_watermark",
+        "is_internal",
         "leader_epoch",
         "limits",
         "log",
@@ -94,6 +96,7 @@ class Partition:
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
+        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.log = log
         self.leader_epoch = leader_epoch
         self.metrics = metrics
@@ -120,7 +123,7 @@ class Partition:
         self.config = config
         self.limits = ProduceLimits.of(config)
         self.log.config = LogConfig.of(config)
-        self._is_plain = self.limits.is_plain
+        self._is_plain = self.limits.is_plain and not self.is_internal
         self._stamps = config.is_log_append_time
 
     def takes_as_it_is(self, batch: BatchHeader, now_ms: int) -> bool:

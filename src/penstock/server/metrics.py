@@ -18,6 +18,7 @@ from penstock.core.metrics import LATENCY_BUCKETS_S, ApiMetrics
 from penstock.handlers.context import Broker
 from penstock.handlers.registry import APIS
 from penstock.net.listener import Listener
+from penstock.server.group_metrics import group_families
 
 
 class BrokerCollector(Collector):
@@ -32,7 +33,9 @@ class BrokerCollector(Collector):
         yield from self._topics()
         yield from self._requests()
         yield from self._logs()
+        yield from self._cleaner()
         yield from self._connections()
+        yield from group_families(self._broker)
         memory_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         yield GaugeMetricFamily(
             "penstock_memory_peak_bytes", "Largest resident memory so far.", value=memory_kib * 1024
@@ -94,6 +97,29 @@ class BrokerCollector(Collector):
         yield start
         yield end
         yield committed
+
+    def _cleaner(self) -> Iterator[Metric]:
+        metrics = self._broker.partitions.cleaner_metrics
+        counters = {
+            "runs": "Rounds of compaction.",
+            "bytes_read": "Bytes that compaction read, in both of its passes.",
+            "bytes_written": "Bytes that compaction wrote.",
+            "restarts": "Times that compaction died and began anew.",
+        }
+        for field, help_text in counters.items():
+            yield CounterMetricFamily(f"penstock_cleaner_{field}", help_text, value=getattr(metrics, field))
+        gauges = {
+            "uncleanable_partitions": "Partitions that cannot be compacted until a restart; the log says why.",
+            "max_dirty_ratio": "Share of the dirtiest log that is new since it was compacted.",
+        }
+        for field, help_text in gauges.items():
+            yield GaugeMetricFamily(f"penstock_cleaner_{field}", help_text, value=getattr(metrics, field))
+        if metrics.last_run_ms is not None:
+            yield GaugeMetricFamily(
+                "penstock_cleaner_seconds_since_last_run",
+                "Since compaction last looked for work.",
+                value=(self._broker.clock.monotonic_ms() - metrics.last_run_ms) / 1000,
+            )
 
     def _connections(self) -> Iterator[Metric]:
         now = GaugeMetricFamily("penstock_connections", "Open connections.", labels=["listener"])

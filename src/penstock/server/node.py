@@ -22,6 +22,7 @@ from penstock import __version__
 from penstock.controller.commands import RegisterBroker
 from penstock.controller.producer_ids import ProducerIds
 from penstock.controller.service import ControllerService
+from penstock.coordinators.groups import GroupCoordinators
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, topic_id_to_text
@@ -128,14 +129,18 @@ class Node:
             tasks=self._tasks,
             clock=self._clock,
         )
+        self._groups = GroupCoordinators(self._static_config, clock=self._clock, files=self._files, tasks=self._tasks)
+        self._partitions.add_listener(self._groups)
         broker = self._assemble(controller)
         pipeline = Pipeline(broker)
         self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
         self._http = HttpServer(lambda: _metrics(broker, self._listeners), self._unready_reason)
         self._bind_http()
         await controller.ask(self._registration(identity.directory_id))
+        self._groups.start(self._follower.image)
         await self._partitions.start(self._follower.image)
         self._follower.add_listener(self._partitions.follow)
+        self._follower.add_listener(self._groups.follow)
         Housekeeping(self._partitions, self._current_config, self._files, self._tasks, self._clock).start()
         self._open_for_clients()
 
@@ -150,6 +155,7 @@ class Node:
             controller=controller,
             producer_ids=ProducerIds(controller),
             partitions=self._partitions,
+            groups=self._groups,
             fetch_sessions=FetchSessions(
                 config.int("max.incremental.fetch.session.cache.slots"), int.from_bytes(os.urandom(3), "big")
             ),
@@ -274,6 +280,7 @@ class Node:
         self._state = "stopping"
         for listener in self._listeners:
             listener.stop_accepting()
+        self._groups.close()
         await self._drain()
         for listener in self._listeners:
             listener.close()

@@ -1,0 +1,54 @@
+"""What a coordinator's machine decides: records to be made durable, and answers to be given when they are.
+
+A machine is asked with a ticket for whoever waits. It may answer at once, or keep the ticket and answer it in a later
+decision, as a JoinGroup is answered when all members have joined. No answer goes out before the records of its decision
+are committed; nor before those of earlier decisions, since it may tell of what they changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.protocol.schema import Struct
+
+Ticket = int
+NOBODY: Ticket = 0
+"""For what the broker does of itself: its answer goes nowhere."""
+
+
+class Now(NamedTuple):
+    """Timestamps that are kept come from the wall clock; deadlines are on the monotonic one, which nobody sets back."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+class Caller(NamedTuple):
+    """Who asks, as far as a machine may know."""
+
+    ticket: Ticket
+    api_version: int
+    client_id: str
+    client_host: str
+    unique: str
+    """New with every request and never seen before: what a new member's id is made of."""
+
+
+class LogRecord(NamedTuple):
+    """Key and value as they stand in the coordinator's partition; a value of None takes the key away."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Decision:
+    """Records are appended together, as one batch, and applied in order. Grows while the machine decides."""
+
+    records: list[LogRecord] = field(default_factory=list)
+    answers: list[tuple[Ticket, Struct]] = field(default_factory=list)
+    """Responses, or the part of one that is about a single group."""
+
+    def answer(self, ticket: Ticket, answer: Struct) -> None:
+        self.answers.append((ticket, answer))

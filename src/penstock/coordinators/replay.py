@@ -1,0 +1,81 @@
+"""Every record of a coordinator's partition, in order, to rebuild its machine from.
+
+A record that cannot be understood is reported and passed over: one bad record must not take the other groups of its
+partition with it (trap E4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.coordinators.decision import LogRecord
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.metrics import CoordinatorMetrics
+from penstock.protocol.batch import CorruptBatch, read_header, split
+from penstock.protocol.records import InvalidRecords, iterate
+from penstock.replication.partition import Partition
+from penstock.runtime.files import Files
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1024 * 1024
+POLL_COMMITTED_S = 0.01
+
+
+async def replay(
+    partition: Partition, apply: Callable[[LogRecord], None], files: Files, metrics: CoordinatorMetrics
+) -> None:
+    """In threads: nobody else knows the machine yet. Raises BrokerError or OSError when the log cannot be read."""
+    offset = partition.log.log_start_offset
+    while offset < partition.log.log_end_offset:
+        if offset >= partition.high_watermark.offset:
+            # Written before a crash and not yet flushed: it is answered from only when it is committed.
+            if partition.offline is not None:
+                raise partition.offline
+            await asyncio.sleep(POLL_COMMITTED_S)
+            continue
+        offset = await files.run(_replay_chunk, partition, offset, apply, metrics)
+
+
+def _replay_chunk(
+    partition: Partition, offset: int, apply: Callable[[LogRecord], None], metrics: CoordinatorMetrics
+) -> int:
+    """Blocking. Returns the offset to go on from."""
+    span = partition.read(offset, CHUNK_BYTES, at_least_one=True, wait=True)
+    if span is None:
+        return offset
+    content = span.file.read(span.length, span.position)
+    try:
+        for position, header in split(content):
+            if header.last_offset >= offset and not header.is_control:
+                _replay_batch(partition, content, position, apply, metrics)
+            offset = max(offset, header.next_offset)
+    except CorruptBatch as error:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic_partition}: {error}") from None
+    return offset
+
+
+def _replay_batch(
+    partition: Partition,
+    content: bytes | bytearray,
+    position: int,
+    apply: Callable[[LogRecord], None],
+    metrics: CoordinatorMetrics,
+) -> None:
+    try:
+        for record in iterate(content, position):
+            try:
+                apply(LogRecord(record.key or b"", record.value))
+                metrics.records_loaded += 1
+            except ValueError as error:
+                _report(partition, record.offset, error, metrics)
+    except (BrokerError, InvalidRecords) as error:
+        _report(partition, read_header(content, position).base_offset, error, metrics)
+
+
+def _report(partition: Partition, offset: int, error: Exception, metrics: CoordinatorMetrics) -> None:
+    metrics.records_skipped += 1
+    extra = {"partition": str(partition.topic_partition), "offset": offset, "reason": str(error)}
+    log.error("coordinator record not understood, passed over", extra=extra)

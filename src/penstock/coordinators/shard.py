@@ -1,0 +1,256 @@
+"""Drives a coordinator's machine over one partition: load it by replay, decide, append, answer when it is committed.
+
+What must stay true:
+
+- One command at a time, on the event loop. The records of a decision are applied right after they are staged, so the
+  next command sees them; but no answer leaves before everything decided before it is committed.
+- When an append fails, what the machine believes is not what the log says: the machine is thrown away, everybody who
+  waits is told to look for the coordinator again, and a new machine is loaded by replay.
+- Until the machine is loaded nothing is answered but COORDINATOR_LOAD_IN_PROGRESS: "no offset committed" would send a
+  consumer back to the beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.coordinators.decision import NOBODY, Caller, Decision, LogRecord, Now, Ticket
+from penstock.coordinators.replay import replay
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.metrics import CoordinatorMetrics
+from penstock.protocol.batch import read_header
+from penstock.protocol.records import Record, build_batch
+from penstock.protocol.schema import Struct
+from penstock.replication.partition import ACKS_ALL, Partition
+from penstock.runtime.clock import Clock
+from penstock.runtime.files import Files
+from penstock.runtime.tasks import TaskGroup
+
+log = logging.getLogger(__name__)
+
+RETRY_LOAD_S = 1.0
+# What a batch adds to its records, and a record to its key and value, at most.
+BATCH_OVERHEAD_BYTES = 61
+RECORD_OVERHEAD_BYTES = 32
+
+_NOT_COORDINATOR = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+class Machine(Protocol):
+    def apply(self, record: LogRecord) -> None:
+        """Raises ValueError for a record that makes no sense."""
+
+    def loaded(self, now: Now, decision: Decision) -> None: ...
+    def due(self, now: Now, decision: Decision) -> None:
+        """The earliest deadline, if its time has come."""
+
+    def next_deadline_ms(self) -> int | None: ...
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Shard(Generic[M]):
+    def __init__(
+        self,
+        partition: Partition,
+        new_machine: Callable[[], M],
+        *,
+        clock: Clock,
+        files: Files,
+        tasks: TaskGroup,
+        metrics: CoordinatorMetrics,
+    ) -> None:
+        self.partition = partition
+        self.machine: M | None = None
+        """None while it is being loaded."""
+
+        self._new_machine = new_machine
+        self._clock = clock
+        self._files = files
+        self._tasks = tasks
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._closed: BrokerError | None = None
+        self._waiting: dict[Ticket, asyncio.Future[Struct]] = {}
+        self._last_ticket = NOBODY
+        self._unique = str(uuid.uuid4())
+        # Decisions whose records are on their way to being committed, in order; and which append is whose.
+        self._uncommitted: deque[Decision] = deque()
+        self._incarnation = 0
+        self._timer: asyncio.TimerHandle | None = None
+        tasks.spawn(self._load(), name=f"load-{partition.topic_partition}")
+
+    # Asking
+
+    async def ask(
+        self,
+        work: Callable[[M, Any, Caller, Now, Decision], None],
+        request: object,
+        *,
+        api_version: int,
+        client_id: str,
+        client_host: str,
+    ) -> Any:
+        """Has the machine decide about `request`, and waits for its answer."""
+        machine = self._ready()
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        waiting = self._waiting[ticket] = self._loop.create_future()
+        caller = Caller(ticket, api_version, client_id, client_host, f"{self._unique}-{ticket}")
+        decision = Decision()
+        try:
+            work(machine, request, caller, self._now(), decision)
+            self._carry_out(machine, decision)
+            return await waiting
+        finally:
+            self._waiting.pop(ticket, None)
+
+    def tell(self, work: Callable[[M, Now, Decision], None]) -> None:
+        """For what nobody asked: a topic was deleted, say. Not while loading: a loaded machine looks by itself."""
+        if self.machine is not None and self._closed is None:
+            decision = Decision()
+            work(self.machine, self._now(), decision)
+            self._carry_out(self.machine, decision)
+
+    def _ready(self) -> M:
+        if self._closed is not None:
+            raise self._closed
+        if self.machine is None:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition.topic_partition} is loading")
+        return self.machine
+
+    def _now(self) -> Now:
+        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
+
+    # Carrying out
+
+    def _carry_out(self, machine: M, decision: Decision) -> None:
+        if decision.records:
+            try:
+                self._append(decision)
+            except BrokerError as error:
+                self._lose(error)
+                return
+            for record in decision.records:
+                machine.apply(record)
+        elif self._uncommitted:
+            self._uncommitted[-1].answers += decision.answers
+        else:
+            self._answer(decision)
+        self._wake_when_due(machine)
+
+    def _append(self, decision: Decision) -> None:
+        """One batch, all of it or nothing, unless that is more than the partition takes at once."""
+        now_ms = self._clock.now_ms()
+        batches = _batched(decision.records, self.partition.limits.max_message_bytes)
+        for number, records in enumerate(batches, 1):
+            view = memoryview(build_batch([Record(key, value, timestamp=now_ms) for key, value in records]))
+            self.partition.append(view, read_header(view, 0), ACKS_ALL, now_ms, math.inf, self, self._incarnation)
+            self._uncommitted.append(decision if number == len(batches) else Decision())
+
+    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
+        if slot == self._incarnation:
+            self._answer(self._uncommitted.popleft())
+
+    def failed(self, slot: int, error: BrokerError) -> None:
+        if slot == self._incarnation:
+            self._lose(error)
+
+    def _answer(self, decision: Decision) -> None:
+        for ticket, answer in decision.answers:
+            waiting = self._waiting.get(ticket)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+    def _wake_when_due(self, machine: M) -> None:
+        deadline_ms = machine.next_deadline_ms()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is not None:
+            delay_s = max(0, deadline_ms - self._clock.monotonic_ms()) / 1000
+            self._timer = self._loop.call_later(delay_s, self._due, machine)
+
+    def _due(self, machine: M) -> None:
+        """One deadline a turn: each is decided on after what the one before it decided was applied."""
+        if machine is self.machine:
+            decision = Decision()
+            machine.due(self._now(), decision)
+            self._carry_out(machine, decision)
+
+    # Loading and losing
+
+    async def _load(self) -> None:
+        incarnation = self._incarnation
+        while self._closed is None and incarnation == self._incarnation:
+            machine = self._new_machine()
+            try:
+                await replay(self.partition, machine.apply, self._files, self._metrics)
+            except (BrokerError, OSError) as error:
+                log.error("coordinator not loaded, trying again", extra=self._described(error))
+                await asyncio.sleep(RETRY_LOAD_S)
+                continue
+            if self._closed is None and incarnation == self._incarnation:
+                self._become(machine)
+            return
+
+    def _become(self, machine: M) -> None:
+        self.machine = machine
+        decision = Decision()
+        machine.loaded(self._now(), decision)
+        self._carry_out(machine, decision)
+
+    def _lose(self, error: BrokerError) -> None:
+        """The log did not take what the machine had decided."""
+        log.error("coordinator lost an append, loading again", extra=self._described(error))
+        self._forget(BrokerError(_code_for(error), error.message))
+        if self._closed is None:
+            self._tasks.spawn(self._reload(), name=f"load-{self.partition.topic_partition}")
+
+    async def _reload(self) -> None:
+        await asyncio.sleep(RETRY_LOAD_S)
+        await self._load()
+
+    def _forget(self, error: BrokerError) -> None:
+        self.machine = None
+        self._incarnation += 1
+        self._uncommitted.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def close(self) -> None:
+        """This broker no longer has the partition, or it stops: whoever waits is to look elsewhere."""
+        self._closed = BrokerError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} is not here any more")
+        self._forget(self._closed)
+
+    def _described(self, error: BrokerError | OSError) -> dict[str, str]:
+        return {"partition": str(self.partition.topic_partition), "reason": str(error)}
+
+
+def _code_for(error: BrokerError) -> ErrorCode:
+    """What a client makes the right thing of: to look for the coordinator again, at once or after a while."""
+    return ErrorCode.NOT_COORDINATOR if error.code in _NOT_COORDINATOR else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _batched(records: list[LogRecord], max_bytes: int) -> list[list[LogRecord]]:
+    batches: list[list[LogRecord]] = [[]]
+    size = BATCH_OVERHEAD_BYTES
+    for record in records:
+        record_bytes = len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+        if size + record_bytes > max_bytes and batches[-1]:
+            batches.append([])
+            size = BATCH_OVERHEAD_BYTES
+        batches[-1].append(record)
+        size += record_bytes
+    return batches
