@@ -21,7 +21,8 @@ from tests.testkit.kafka_broker import KafkaBroker
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     kind = KafkaBroker if os.environ.get("PENSTOCK_TEST_BROKER") == "kafka" else Broker
-    with kind.start(tmp_path_factory.mktemp("cli") / "data") as broker:
+    # Groups wait three seconds for a second member otherwise.
+    with kind.start(tmp_path_factory.mktemp("cli") / "data", group_initial_rebalance_delay_ms=0) as broker:
         yield broker
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import log, topic
+from penstock.cli import group, log, topic
 from penstock.cli.consume import consume
 from penstock.cli.produce import produce
 from penstock.cli.serve_help import add_serve
@@ -30,6 +30,7 @@ def build_app() -> typer.Typer:
     app.add_typer(topic.app, name="topic")
     app.command()(produce)
     app.command()(consume)
+    app.add_typer(group.app, name="group")
     app.add_typer(log.app, name="log")
     return app
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -62,14 +63,14 @@ def admin_client(bootstrap: str, settings: list[str] | None) -> AdminClient:
     _require_confluent_kafka()
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient(_settings(bootstrap, settings, {}))
+    return AdminClient(client_settings(bootstrap, settings, {}))
 
 
 def producer(bootstrap: str, settings: list[str] | None, own: Settings) -> Producer:
     _require_confluent_kafka()
     from confluent_kafka import Producer
 
-    return Producer(_settings(bootstrap, settings, own))
+    return Producer(client_settings(bootstrap, settings, own))
 
 
 def consumer(bootstrap: str, settings: list[str] | None, own: Settings) -> Consumer:
@@ -78,7 +79,7 @@ def consumer(bootstrap: str, settings: list[str] | None, own: Settings) -> Consu
     from confluent_kafka import Consumer
 
     group: Settings = {"group.id": "penstock-cli", "enable.auto.commit": False, "enable.auto.offset.store": False}
-    return Consumer(_settings(bootstrap, settings, group | own))
+    return Consumer(client_settings(bootstrap, settings, group | own))
 
 
 def _require_confluent_kafka() -> None:
@@ -88,7 +89,7 @@ def _require_confluent_kafka() -> None:
         fail("this command needs confluent-kafka: pip install confluent-kafka")
 
 
-def _settings(bootstrap: str, settings: list[str] | None, own: Settings) -> Settings:
+def client_settings(bootstrap: str, settings: list[str] | None, own: Settings) -> Settings:
     _check_reachable(bootstrap)
     # librdkafka's log would tell of every attempt to connect; what failed is said once, by `fail`.
     quiet: Settings = {"log_level": 0}
@@ -108,6 +109,16 @@ def _check_reachable(bootstrap: str) -> None:
         except OSError as error:
             reasons.append(f"{address}: {error.strerror or error}")
     fail(f"no broker there, is it running? {'; '.join(reasons)}")
+
+
+def answer(what: str, future: Future[Any]) -> Any:
+    """What the broker answered, or the end of the command with the reason."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result()
+    except KafkaException as refused:
+        fail(f"{what}: {reason(refused.args[0])}")
 
 
 def topic_metadata(client: AdminClient | Consumer, topic: str, timeout: float) -> TopicMetadata:

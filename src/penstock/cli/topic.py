@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from penstock.cli.client import (
     ClientConfig,
     Timeout,
     admin_client,
+    answer,
     fail,
     pairs,
     reason,
@@ -157,16 +157,6 @@ def delete(
         fail("; ".join(failures))
 
 
-def _answer(what: str, future: Future[Any]) -> Any:
-    """What the broker answered, or the end of the command with the reason."""
-    from confluent_kafka import KafkaException
-
-    try:
-        return future.result()
-    except KafkaException as refused:
-        fail(f"{what}: {reason(refused.args[0])}")
-
-
 def _topic_names(admin: AdminClient, timeout: float) -> list[str]:
     from confluent_kafka import KafkaException
 
@@ -182,7 +172,7 @@ def _describe(admin: AdminClient, names: list[str], timeout: float) -> list[Topi
     if not names:
         return []
     futures = admin.describe_topics(TopicCollection(names), request_timeout=timeout)
-    return [_answer(f'topic "{name}"', futures[name]) for name in names]
+    return [answer(f'topic "{name}"', futures[name]) for name in names]
 
 
 def _summary(topic: TopicDescription) -> dict[str, object]:
@@ -220,7 +210,7 @@ def _offsets(admin: AdminClient, topic: TopicDescription, spec: Any, timeout: fl
 
     asked = {TopicPartition(topic.name, partition.id): spec for partition in topic.partitions}
     futures = admin.list_offsets(asked, request_timeout=timeout)
-    return {partition.partition: _answer(str(partition), future).offset for partition, future in futures.items()}
+    return {partition.partition: answer(str(partition), future).offset for partition, future in futures.items()}
 
 
 def _overrides(admin: AdminClient, topic: str, timeout: float) -> dict[str, str]:
@@ -228,7 +218,7 @@ def _overrides(admin: AdminClient, topic: str, timeout: float) -> dict[str, str]
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=timeout).values()
-    entries = _answer(f'topic "{topic}"', future).values()
+    entries = answer(f'topic "{topic}"', future).values()
     set_here = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     return {
         entry.name: entry.value for entry in sorted(entries, key=lambda entry: entry.name) if entry.source == set_here
@@ -257,7 +247,7 @@ def _add_partitions(admin: AdminClient, topic: str, partitions: int, timeout: fl
     from confluent_kafka.admin import NewPartitions
 
     futures = admin.create_partitions([NewPartitions(topic, partitions)], request_timeout=timeout)
-    _answer(f'topic "{topic}"', futures[topic])
+    answer(f'topic "{topic}"', futures[topic])
 
 
 def _alter_configs(admin: AdminClient, topic: str, put: dict[str, str], drop: list[str], timeout: float) -> None:
@@ -268,4 +258,4 @@ def _alter_configs(admin: AdminClient, topic: str, put: dict[str, str], drop: li
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     (future,) = admin.incremental_alter_configs([resource], request_timeout=timeout).values()
-    _answer(f'topic "{topic}"', future)
+    answer(f'topic "{topic}"', future)
