@@ -1,0 +1,68 @@
+"""At least once: a worker dies in the middle of its work, and nothing is lost. Some orders are processed twice.
+
+The worker commits a batch when it asks for the next one. What it had done of the batch in which it died is therefore
+not committed, and the worker that takes over gets that batch again.
+
+    python examples/at_least_once.py [--bootstrap-server HOST:PORT]
+"""
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from penstock.sdk import Client, Delivery
+
+ORDERS = 20
+DIES_AFTER = 7
+
+
+def work(bootstrap: str, topic: str, ledger: Path, dies_after: int | None) -> None:
+    """A worker: writes each order into its ledger. The power goes out when it has done `dies_after` of them."""
+    # A worker with a name of its own gets its partitions back at once. Without one the group waits for the dead worker
+    # until its session times out.
+    config = {"group.instance.id": "worker-1"}
+    done = 0
+    with Client(bootstrap, delivery=Delivery.AT_LEAST_ONCE, config=config) as client:
+        while batch := client.consume(topic, group=f"{topic}-workers", max_batch_size=5):
+            for message in batch:
+                with ledger.open("ab") as book:
+                    book.write((message.payload or b"") + b"\n")
+                done += 1
+                if done == dies_after:
+                    os._exit(1)
+
+
+def run_worker(*arguments: object) -> int | None:
+    worker = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    worker.start()
+    worker.join()
+    return worker.exitcode
+
+
+def main(bootstrap: str) -> None:
+    topic = f"at-least-once-{uuid.uuid4().hex[:8]}"
+    orders = [f"order-{number}" for number in range(ORDERS)]
+    with Client(bootstrap) as client:
+        client.create_topic(topic, partitions=1)
+        client.publish_many(topic, [(None, order) for order in orders])
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Path(folder) / "ledger"
+        print(
+            f"the first worker died after {DIES_AFTER} orders, exit code",
+            run_worker(bootstrap, topic, ledger, DIES_AFTER),
+        )
+        print("the second worker went on, exit code", run_worker(bootstrap, topic, ledger, None))
+        processed = Counter(ledger.read_text().split())
+    print("published:", len(orders))
+    print("lost:", [order for order in orders if order not in processed])
+    print("processed twice:", [order for order in orders if processed[order] > 1])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-server", default="127.0.0.1:9092", metavar="HOST:PORT")
+    main(parser.parse_args().bootstrap_server)
