@@ -1,7 +1,9 @@
 """The clients under test, each connected to the shared broker, and the topics they are tested on."""
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +13,9 @@ from tests.compat.clients.interface import AdminClient, Client
 from tests.compat.clients.java import JavaAdminClient, JavaClient
 from tests.compat.clients.kafka_python import KafkaPythonAdminClient, KafkaPythonClient
 from tests.compat.clients.kcat import KcatClient
+from tests.compat.members import PARTITIONS, Group, group_settings
 from tests.compat.topics import CreateTopic, eventually_known
-from tests.testkit import BrokerProcess
+from tests.testkit import BrokerProcess, broker_under_test
 from tests.testkit.java import JavaDriver, require_jars
 
 _PYTHON_CLIENTS: tuple[type[Client], ...] = (ConfluentClient, KafkaPythonClient, AiokafkaClient)
@@ -87,3 +90,25 @@ def writer(broker: BrokerProcess) -> Client:
 def topic(create_topic: CreateTopic) -> str:
     """A topic of one partition."""
     return create_topic()
+
+
+@pytest.fixture(scope="session")
+def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker of its own for groups: a second is its whole patience with their members."""
+    with broker_under_test().start(tmp_path_factory.mktemp("group-broker") / "data", **group_settings()) as shared:
+        yield shared
+
+
+@pytest.fixture
+def new_group(group_broker: BrokerProcess, topic_name: str, tmp_path: Path) -> Callable[[], Group]:
+    """Makes a group without members on a topic of its own."""
+    numbers = itertools.count(1)
+
+    def make() -> Group:
+        name = f"{topic_name}-{next(numbers)}"
+        admin = ConfluentAdminClient(group_broker.bootstrap)
+        admin.create_topic(name, partitions=PARTITIONS)
+        eventually_known(lambda: len(admin.partition_leaders(name)) == PARTITIONS)
+        return Group(group_broker, f"group-of-{name}", [name], tmp_path)
+
+    return make

@@ -29,6 +29,8 @@ public final class Driver {
     public static void main(String[] unused) throws Exception {
         DataCommands.register(COMMANDS);
         AdminCommands.register(COMMANDS);
+        RecordCommands.register(COMMANDS);
+        ToolCommands.register(COMMANDS);
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
