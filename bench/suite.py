@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.testkit.broker_process import BrokerProcess
 
-from bench import brokers, librdkafka, lifecycle, machine, raw_fetch, raw_produce
+from bench import brokers, groups, librdkafka, lifecycle, machine, raw_fetch, raw_produce
 from bench.report import Row
 
 MACHINE: Mapping[str, Callable[[Path, int], Row]] = {
@@ -29,6 +29,7 @@ ON_A_BROKER: Mapping[str, Callable[[BrokerProcess, str, int], list[Row]]] = {
     **{each.name: partial(raw_produce.produce_rows, each) for each in raw_produce.THROUGHPUT},
     raw_fetch.NAME: raw_fetch.fetch_rows,
     **{each.name: partial(raw_produce.latency_rows, each) for each in raw_produce.LATENCY},
+    "groups": groups.groups_rows,
     **{f"confluent-{each.name}": partial(librdkafka.confluent_rows, each) for each in librdkafka.LOADS},
 }
 

@@ -42,10 +42,23 @@ class Limit:
         return Verdict(self.scenario, self.figure, "at most", self.limit, measured, measured <= self.limit)
 
 
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """At least this much, on any machine."""
+
+    scenario: str
+    figure: str
+    minimum: float
+
+    def verdict(self, measured: float, scale: float) -> Verdict:
+        del scale
+        return Verdict(self.scenario, self.figure, "at least", self.minimum, measured, measured >= self.minimum)
+
+
 PARTITIONS_COUNT = 10_000
 OTHER_DESCRIPTORS = 100  # sockets, the metadata store, standard streams: what a broker holds without any partition
 
-TARGETS: tuple[Throughput | Limit, ...] = (
+TARGETS: tuple[Throughput | Limit | Minimum, ...] = (
     Throughput("produce-1m", "mb_per_s", 1_868, 0.75),
     Throughput("fetch-1m", "mb_per_s", 2_128, 0.75),
     Throughput("produce-16k", "mb_per_s", 458, 0.60),
@@ -58,6 +71,9 @@ TARGETS: tuple[Throughput | Limit, ...] = (
     Limit("partitions-10k", "resident_mb", 1_500),
     Limit("partitions-10k", "descriptors", PARTITIONS_COUNT + OTHER_DESCRIPTORS),
     Limit("recovery", "s_per_gib", 1),
+    Limit("groups-100x10", "stable_s", 1),
+    Minimum("group-commits", "commits_per_s", 10_000),
+    Limit("group-200", "loop_lag_ms", 20),
 )
 
 
