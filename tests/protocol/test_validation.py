@@ -15,6 +15,7 @@ from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.topic_config import topic_config
 from penstock.protocol.batch import (
     CONTROL_BIT,
+    DELETE_HORIZON_BIT,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
@@ -119,6 +120,7 @@ def test_given_a_batch_of_exactly_max_message_bytes_then_it_passes_and_one_byte_
         ({"attributes": CONTROL_BIT}, ErrorCode.INVALID_RECORD),
         ({"attributes": CONTROL_BIT | LOG_APPEND_TIME_BIT}, ErrorCode.INVALID_RECORD),
         ({"attributes": LOG_APPEND_TIME_BIT}, ErrorCode.INVALID_TIMESTAMP),
+        ({"attributes": DELETE_HORIZON_BIT}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 5}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 0, "producer_epoch": 0, "base_sequence": -1}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 0, "producer_epoch": -1, "base_sequence": 0}, ErrorCode.INVALID_RECORD),

@@ -20,6 +20,7 @@ from penstock.protocol.batch import (
     CODEC_MASK,
     CONTROL_BIT,
     CRC_START,
+    DELETE_HORIZON_BIT,
     HEADER,
     HEADER_BYTES,
     LENGTH_END,
@@ -42,7 +43,7 @@ ZSTD_SINCE_PRODUCE_VERSION = 7
 NO_LIMIT_MS = 2**63 - 1
 
 _PLAIN_BITS = Codec.GZIP | Codec.SNAPPY  # and both: LZ4
-_BROKER_ONLY_BITS = CONTROL_BIT | LOG_APPEND_TIME_BIT
+_BROKER_ONLY_BITS = CONTROL_BIT | LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT
 _COMPRESSION_TYPES = {
     "producer": None,
     "uncompressed": Codec.NONE,
@@ -227,6 +228,8 @@ def _check_header(header: BatchHeader, api_version: int) -> None:
 def _broker_only(header: BatchHeader) -> BatchRefused:
     if header.is_control:
         return _invalid("clients are not allowed to write control records")
+    if header.attributes & DELETE_HORIZON_BIT:
+        return _invalid("when tombstones go is for compaction to say: attribute bit 6 is set")
     return BatchRefused(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type to LogAppendTime")
 
 
