@@ -53,7 +53,7 @@ NOT_YET = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def topic(module_broker: BrokerProcess) -> None:
+def topic_is_there(module_broker: BrokerProcess) -> None:
     with RawClient(module_broker.address, timeout=ANSWER_TIMEOUT_S) as client:
         create_topic(client, TOPIC)
         find_coordinator(client, "any")

@@ -36,7 +36,8 @@ INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def topic(module_broker: BrokerProcess) -> None:
+def topics_are_there(module_broker: BrokerProcess) -> None:
+    # Not called `topic`: a parameter of that name would take its place.
     with RawClient(module_broker.address, timeout=ANSWER_TIMEOUT_S) as client:
         create_usable_topic(client, EMPTY_TOPIC)
         create_usable_topic(client, TOPIC)
