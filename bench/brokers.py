@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -71,8 +72,8 @@ def scratch(root: Path = DATA_ROOT) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def start(system: str, directory: Path) -> BrokerProcess:
-    return SYSTEMS[system].start(directory / system, log_segment_delete_delay_ms=DELETE_DELAY_MS)
+def start(system: str, directory: Path, **settings: Any) -> BrokerProcess:
+    return SYSTEMS[system].start(directory / system, log_segment_delete_delay_ms=DELETE_DELAY_MS, **settings)
 
 
 def admin_client(broker: BrokerProcess) -> AdminClient:

@@ -41,7 +41,7 @@ TOPIC = "bench-groups"
 PARTITIONS_COUNT = 1_000
 GROUPS_COUNT, MEMBERS_COUNT = 100, 10
 LARGE_GROUP_MEMBERS = 200
-COMMITTERS, COMMITS_EACH, COMMITS_UNANSWERED = 64, 500, 4
+COMMITTERS, COMMITS_EACH, COMMITS_UNANSWERED = GROUPS_COUNT * MEMBERS_COUNT, 40, 1
 SESSION_MS, REBALANCE_MS = 30_000, 60_000
 METADATA_BYTES, ASSIGNMENT_BYTES = 100, 100
 VERSIONS = {8: 9, 10: 4, 11: 9, 12: 4, 14: 5, 18: 3}
@@ -87,9 +87,12 @@ async def _many_groups(address: tuple[str, int]) -> float:
 
 
 def commits_rows(broker: BrokerProcess, system: str, repeat: int) -> Row:
-    """Pre-encoded commits of one partition each, on a connection for each group, every one answered from the disk."""
+    """Pre-encoded commits of one partition each, on a connection for each member, every one answered from the disk."""
     asyncio.run(_find_coordinator(broker.address, "bench-commits-00"))
-    exchanges = [_commit_exchange(broker.address, f"bench-commits-{number:02}") for number in range(COMMITTERS)]
+    exchanges = [
+        _commit_exchange(broker.address, f"bench-commits-{number % GROUPS_COUNT:02}", number)
+        for number in range(COMMITTERS)
+    ]
     runs = [measure(broker, replay, broker.address, exchanges, COMMITS_EACH) for _ in range(repeat)]
     rates = [COMMITTERS * COMMITS_EACH / run.elapsed_s for run in runs]
     figures = {
@@ -100,8 +103,8 @@ def commits_rows(broker: BrokerProcess, system: str, repeat: int) -> Row:
     return Row("group-commits", system, figures, (min(rates), max(rates)))
 
 
-def _commit_exchange(address: tuple[str, int], group: str) -> Exchange:
-    partition = OffsetCommitRequestPartition(partition_index=7, committed_offset=1)
+def _commit_exchange(address: tuple[str, int], group: str, index: int) -> Exchange:
+    partition = OffsetCommitRequestPartition(partition_index=index, committed_offset=1)
     topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
     request = _frame(OffsetCommitRequest(group_id=group, topics=[topic]))
     with socket.create_connection(address) as connection:

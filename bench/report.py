@@ -12,6 +12,7 @@ UNITS: Mapping[str, str] = {
     "messages_per_s": "messages/s",
     "commits_per_s": "commits/s",
     "stable_s": "s to stable",
+    "p99_ratio": "times the p99 without",
     "loop_lag_ms": "ms longest wait of others",
     "idle_lag_ms": "ms when idle",
     "ready_s": "s to ready",

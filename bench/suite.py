@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.testkit.broker_process import BrokerProcess
 
-from bench import brokers, groups, librdkafka, lifecycle, machine, raw_fetch, raw_produce
+from bench import brokers, compaction, groups, librdkafka, lifecycle, machine, raw_fetch, raw_produce
 from bench.report import Row
 
 MACHINE: Mapping[str, Callable[[Path, int], Row]] = {
@@ -37,6 +37,8 @@ WITH_OWN_BROKERS: Mapping[str, Callable[[str, Path, int], list[Row]]] = {
     "cold-start": lifecycle.cold_start_rows,
     "partitions-10k": lifecycle.partitions_rows,
     "recovery": lifecycle.recovery_rows,
+    compaction.SPEED_NAME: compaction.compaction_rows,
+    compaction.LATENCY_NAME: compaction.latency_rows,
 }
 
 NAMES = tuple(dict.fromkeys([*MACHINE, *ON_A_BROKER, *WITH_OWN_BROKERS]))

@@ -71,6 +71,8 @@ TARGETS: tuple[Throughput | Limit | Minimum, ...] = (
     Limit("partitions-10k", "resident_mb", 1_500),
     Limit("partitions-10k", "descriptors", PARTITIONS_COUNT + OTHER_DESCRIPTORS),
     Limit("recovery", "s_per_gib", 1),
+    Minimum("compaction", "mb_per_s", 100),
+    Limit("latency-while-compacting", "p99_ratio", 2),
     Limit("groups-100x10", "stable_s", 1),
     Minimum("group-commits", "commits_per_s", 10_000),
     Limit("group-200", "loop_lag_ms", 20),

@@ -53,7 +53,7 @@ class Committer:
         self._stop = threading.Event()
         fast = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 20, "log_level": 0}
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id, **fast})
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -65,10 +65,13 @@ class Committer:
                 if all(partition.error is None for partition in answered or ()):
                     self.acknowledged = self.tried
 
-    def finish(self) -> None:
+    def stop(self) -> None:
         self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
+
+    def finish(self) -> None:
+        """Returns when what was tried last is answered."""
+        self._thread.join(30)
+        assert not self._thread.is_alive(), f"a commit of {self.group_id} was never answered"
         self._consumer.close()
 
 
@@ -105,7 +108,9 @@ def test_given_commits_when_the_broker_is_killed_again_and_again_then_none_ackno
                     group.wait_until_processed(feeder.stop())
         finally:
             for committer in committers:
-                committer.finish()
+                committer.stop()
+        for committer in committers:
+            committer.finish()
         _check_offsets(broker, committers)
         for group in (classic, consumer):
             group.check()

@@ -300,7 +300,8 @@ class Group:
         claims: dict[Partition, list[Claim]] = {}
         histories = itertools.chain(*(member.histories().items() for member in self.members))
         for claim in itertools.chain(*(claims_of(name, history) for name, history in histories)):
-            claims.setdefault(claim.partition, []).append(claim)
+            if claim.until > claim.since:  # else it was told of something that was over by then
+                claims.setdefault(claim.partition, []).append(claim)
         for of_partition in claims.values():
             in_order = sorted(of_partition, key=lambda claim: claim.since)
             for before, after in itertools.pairwise(in_order):
@@ -336,11 +337,12 @@ class Claim:
 def claims_of(name: str, history: Iterable[Event]) -> Iterator[Claim]:
     """When it owned what. Who was thrown out learns of it late: his claim ends with the last proof that it held.
 
-    Who was stopped has a claim again when a commit of his was accepted.
+    Who was stopped has a claim again when a commit of his was accepted that he sent afterwards: he may learn only then
+    that an earlier one was.
     """
     since: dict[Partition, float] = {}
     before_the_stop: list[Partition] = []
-    proven = 0.0
+    proven = commit_began = stopped_at = 0.0
     for event in history:
         kind, at = event["event"], _time_of(event)
         if kind in _OWNERSHIP:
@@ -350,12 +352,14 @@ def claims_of(name: str, history: Iterable[Event]) -> Iterator[Claim]:
                 yield Claim(name, partition, since.pop(partition), proven if was_thrown_out else at)
             since |= dict.fromkeys(owned - set(since), at)
             before_the_stop, proven = [], at
-        elif kind == "committed":
-            since |= dict.fromkeys(before_the_stop, at)
-            before_the_stop, proven = [], at
+        elif kind == "processed":
+            commit_began = at
+        elif kind == "committed" and commit_began > stopped_at:
+            since |= dict.fromkeys(before_the_stop, commit_began)
+            before_the_stop, proven = [], commit_began
         elif kind in ("killed", "stopped", "left"):
-            before_the_stop = list(since)
-            for partition in before_the_stop:
+            before_the_stop, stopped_at = before_the_stop or list(since), at
+            for partition in list(since):
                 yield Claim(name, partition, since.pop(partition), at)
     for partition, start in since.items():
         yield Claim(name, partition, start, proven)
