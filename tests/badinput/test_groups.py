@@ -325,10 +325,6 @@ def test_given_the_offsets_topic_when_a_client_produces_to_it_then_it_is_refused
 # Garbage in the log
 
 
-def a_group_record(key: bytes, value: bytes | None) -> bytes:
-    return bytes(build_batch([Record(key, value, (), now_ms())]))
-
-
 GARBAGE = {
     "no version": (b"\0", b"x"),
     "a key that ends early": (b"\0\1\0\5gro", b"\0\3" + bytes(30)),
@@ -382,7 +378,7 @@ def eventually_fetched(client: RawClient, group_id: str) -> int:
 
 
 def append_to_log(directory: Path, records: list[Any]) -> None:
-    """One batch for each record, at the end of the last segment, as the broker would have written it."""
+    """In one batch, at the end of the last segment, as the broker would have written it."""
     segment = max(directory.glob("*.log"))
     content = segment.read_bytes()
     position, offset, epoch = 0, int(segment.stem), 0
@@ -390,8 +386,6 @@ def append_to_log(directory: Path, records: list[Any]) -> None:
         header = read_header(content, position)
         position += 12 + header.batch_length
         offset, epoch = header.next_offset, header.partition_leader_epoch
+    batch = build_batch([Record(key, value, (), now_ms()) for key, value in records])
     with segment.open("ab") as log:
-        for key, value in records:
-            batch = a_group_record(key, value)
-            log.write(with_fields(batch, base_offset=offset, partition_leader_epoch=epoch))
-            offset += 1
+        log.write(with_fields(batch, base_offset=offset, partition_leader_epoch=epoch))

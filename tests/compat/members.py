@@ -337,28 +337,31 @@ class Claim:
 def claims_of(name: str, history: Iterable[Event]) -> Iterator[Claim]:
     """When it owned what. Who was thrown out learns of it late: his claim ends with the last proof that it held.
 
-    Who was stopped has a claim again when a commit of his was accepted that he sent afterwards: he may learn only then
-    that an earlier one was.
+    Proof is to be given something, and a commit that is accepted. Who was stopped may believe for a while what is long
+    over, and has no claim before he gave proof again: by a commit that he sent afterwards, or by joining anew.
     """
     since: dict[Partition, float] = {}
-    before_the_stop: list[Partition] = []
+    believed: set[Partition] = set()
+    was_stopped = False
     proven = commit_began = stopped_at = 0.0
     for event in history:
         kind, at = event["event"], _time_of(event)
         if kind in _OWNERSHIP:
-            owned = {(topic, partition) for topic, partition in event["owned"]}
+            believed = {(topic, partition) for topic, partition in event["owned"]}
             was_thrown_out = kind == "lost" or event["generation"] < 0
-            for partition in set(since) - owned:
+            for partition in set(since) - believed:
                 yield Claim(name, partition, since.pop(partition), proven if was_thrown_out else at)
-            since |= dict.fromkeys(owned - set(since), at)
-            before_the_stop, proven = [], at
+            was_stopped = was_stopped and bool(believed)
+            if not was_stopped and believed - set(since):
+                since |= dict.fromkeys(believed - set(since), at)
+                proven = at
         elif kind == "processed":
             commit_began = at
         elif kind == "committed" and commit_began > stopped_at:
-            since |= dict.fromkeys(before_the_stop, commit_began)
-            before_the_stop, proven = [], commit_began
+            since |= dict.fromkeys(believed - set(since), commit_began)
+            was_stopped, proven = False, commit_began
         elif kind in ("killed", "stopped", "left"):
-            before_the_stop, stopped_at = before_the_stop or list(since), at
+            was_stopped, stopped_at = True, at
             for partition in list(since):
                 yield Claim(name, partition, since.pop(partition), at)
     for partition, start in since.items():

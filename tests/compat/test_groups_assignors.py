@@ -9,7 +9,7 @@ from tests.compat.members import PARTITIONS, Feeder, Group, Kind
 from tests.compat.topics import eventually_known
 from tests.testkit import eventually
 
-pytestmark = pytest.mark.xdist_group("groups")
+pytestmark = pytest.mark.xdist_group("groups-assignors")
 
 # The others are in the tests of churn and in the mixed groups: a JVM takes longer to start than all the rest.
 KINDS = [

@@ -6,7 +6,7 @@ import pytest
 
 from tests.compat.members import Feeder, Group, Kind
 
-pytestmark = pytest.mark.xdist_group("groups")
+pytestmark = pytest.mark.xdist_group("groups-churn")
 
 KINDS = [
     Kind("confluent-kafka", "classic", ("cooperative-sticky",)),

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from tests.compat.members import Feeder, Group, Kind
 from tests.testkit import eventually
 
-pytestmark = pytest.mark.xdist_group("groups")
+pytestmark = pytest.mark.xdist_group("groups-migration")
 
 CLASSIC = {
     # Its cooperative-sticky puts data of its own into assignments, for which Kafka refuses to change the protocol.

@@ -7,7 +7,7 @@ import pytest
 from tests.compat.members import Feeder, Group, Kind, Member, group_settings
 from tests.testkit import BrokerProcess, broker_under_test, eventually
 
-pytestmark = pytest.mark.xdist_group("groups")
+pytestmark = pytest.mark.xdist_group("groups-static")
 
 # Long enough for a JVM to start again; nobody waits for it to pass.
 LONG_SESSION_MS = 20_000

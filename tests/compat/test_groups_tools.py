@@ -15,7 +15,7 @@ from tests.compat.members import OFFSETS_PARTITIONS, OFFSETS_TOPIC, PARTITIONS, 
 from tests.testkit import BrokerProcess, eventually
 from tests.testkit.java import CLASS_PATH, JavaDriver, java_command
 
-pytestmark = pytest.mark.xdist_group("groups")
+pytestmark = pytest.mark.xdist_group("groups-tools")
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

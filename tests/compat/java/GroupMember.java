@@ -139,10 +139,20 @@ public final class GroupMember implements ConsumerRebalanceListener {
 
     private void run() throws InterruptedException {
         while (!isLeaving()) {
-            ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(100));
+            ConsumerRecords<byte[], byte[]> records = poll();
             if (!records.isEmpty()) {
                 process(records);
             }
+        }
+    }
+
+    /** A member that was thrown out may find a partition gone in the middle of a poll, and polls again. */
+    private ConsumerRecords<byte[], byte[]> poll() {
+        try {
+            return consumer.poll(Duration.ofMillis(100));
+        } catch (IllegalStateException noCurrentAssignment) {
+            say("stumbled", Driver.JSON.createObjectNode().put("error", noCurrentAssignment.getMessage()));
+            return ConsumerRecords.empty();
         }
     }
 
