@@ -5,11 +5,16 @@ import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.testkit import BrokerProcess, broker_under_test
 
 _TESTS = Path(__file__).parent
+
+# How long an example takes says more about the machine's other work than about the code.
+hypothesis.settings.register_profile("penstock", deadline=None)
+hypothesis.settings.load_profile("penstock")
 
 # Suites without processes, sockets to brokers or long searches: what `make check` runs.
 _QUICK_FOLDERS = frozenset(

@@ -27,7 +27,7 @@ from tests.testkit import BrokerProcess, KafkaBroker, broker_under_test, eventua
 from tests.testkit.java import CLASS_PATH, PROJECT, java_command
 
 PARTITIONS = 12
-SESSION_MS = 1_000
+SESSION_MS = 3_000
 HEARTBEAT_MS = 200
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 4

@@ -8,6 +8,8 @@ import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
+import org.apache.kafka.common.errors.StaleMemberEpochException;
+import org.apache.kafka.common.errors.UnknownMemberIdException;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -150,8 +152,8 @@ public final class GroupMember implements ConsumerRebalanceListener {
     private ConsumerRecords<byte[], byte[]> poll() {
         try {
             return consumer.poll(Duration.ofMillis(100));
-        } catch (IllegalStateException noCurrentAssignment) {
-            say("stumbled", Driver.JSON.createObjectNode().put("error", noCurrentAssignment.getMessage()));
+        } catch (IllegalStateException | UnknownMemberIdException | StaleMemberEpochException thrownOut) {
+            say("stumbled", Driver.JSON.createObjectNode().put("error", thrownOut.getMessage()));
             return ConsumerRecords.empty();
         }
     }
