@@ -51,7 +51,8 @@ class Consumer(GroupConsumer):
         self._consumer.subscribe(options["topics"], listener=_Listener(listener))
 
     def poll(self, timeout_s: float) -> list[Record]:
-        polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        # An assignment that arrives while a poll is giving up is lost on this client (3.0.12): it gets more time.
+        polled = self._consumer.poll(timeout_ms=int(10 * timeout_s * 1000))
         return [(each.topic, each.partition, each.offset) for records in polled.values() for each in records]
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
