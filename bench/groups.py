@@ -263,10 +263,6 @@ class Probe:
     def longest_ms(self) -> float:
         return max(self._waits_ms)
 
-    @property
-    def median_ms(self) -> float:
-        return statistics.median(self._waits_ms)
-
     def _run(self) -> None:
         request = _frame(ApiVersionsRequest(client_software_name="bench", client_software_version="1"))
         while not self._stop.wait(0.001):

@@ -1,7 +1,6 @@
 """The asynchronous client: the same calls, and what asyncio adds to them, against a real broker."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -56,14 +55,12 @@ async def test_given_a_consumer_that_waits_when_other_tasks_run_then_none_of_the
     await async_client.consume(topic, group, wait_s=0)
     waiting = asyncio.gather(async_client.consume(topic, group, wait_s=60))
 
-    started = time.monotonic()
     await async_client.pause(topic, group)
     await async_client.resume(topic, group)
     await async_client.publish(topic, None, "news")
     (batch,) = await asyncio.wait_for(waiting, 20)
 
     assert payloads(list(batch)) == ["news"]
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("delivery", Delivery)

@@ -49,7 +49,7 @@ def test_given_nothing_to_read_when_consumed_then_the_batch_is_empty_after_the_w
     batch = client.consume(topic, group, wait_s=0.3)
 
     assert not batch and len(batch) == 0 and list(batch) == []
-    assert 0.3 <= time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.3
 
 
 def test_given_a_consumer_that_waits_when_a_message_comes_then_it_has_it_at_once(

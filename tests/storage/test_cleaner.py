@@ -45,12 +45,18 @@ class Shop:
         self.settings = SETTINGS
         self.metrics = CleanerMetrics()
         self.checkpoints = 0
+        self.looks = 0
         self.crashed: list[str] = []
         self.tasks = TaskGroup(on_crash=lambda name, _: self.crashed.append(name))
         self.cleaner = Cleaner(
-            self.candidates, lambda: self.settings, self.checkpoint, metrics=self.metrics, tasks=self.tasks,
+            self.candidates, self.look, self.checkpoint, metrics=self.metrics, tasks=self.tasks,
             clock=SystemClock(),
         )  # fmt: skip
+
+    def look(self) -> CleanerSettings:
+        """What the cleaner reads before each of its decisions."""
+        self.looks += 1
+        return self.settings
 
     def candidates(self) -> list[Candidate]:
         return [Candidate(tp, log, log.log_end_offset) for tp, log in self.logs.items() if log.config.is_compacted]
@@ -241,7 +247,7 @@ async def test_given_it_is_turned_off_when_time_passes_then_nothing_is_cleaned(s
     shop.settings = dataclasses.replace(SETTINGS, is_enabled=False)
     log = shop.add(0)
     shop.start()
-    await asyncio.sleep(0.05)
+    await until(lambda: shop.looks > 3)
     assert log.cleaning.cleaned_offset == 0
 
     shop.settings = SETTINGS

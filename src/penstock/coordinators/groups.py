@@ -84,8 +84,9 @@ class GroupCoordinators:
                 self._topics.pop(name, None)
             else:
                 self._topics[name] = _facts(topic)
+        deleted = bool(delta.topics_deleted)
         for shard in self.shards():
-            shard.tell(lambda machine, now, decision: machine.topics_changed(changed, now, decision))
+            shard.tell(lambda machine, now, decision: machine.topics_changed(changed, now, decision, deleted=deleted))
 
     def close(self) -> None:
         self._closed = True

@@ -101,7 +101,7 @@ class World:
         else:
             self.topics[name] = facts
         decision = Decision()
-        self.machine.topics_changed([name], self.now, decision)
+        self.machine.topics_changed([name], self.now, decision, deleted=True)
         self.carry_out(decision)
 
     def wire(self, partitions: Partitions) -> list[TopicPartitions]:

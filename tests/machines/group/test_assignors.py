@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from time import perf_counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,25 +198,3 @@ def test_given_different_subscriptions_when_assigned_uniformly_then_no_single_mo
             for taker, spec in members.items():
                 if topic_id in spec.topics:
                     assert size(share) - size(assigned[taker]) < 2, f"{giver} could give to {taker}"
-
-
-# Speed
-
-
-def seconds_to_assign(members_count: int, partitions_count: int) -> float:
-    spec = MemberSpec(frozenset({A, B}))
-    members = {f"member-{number}": spec for number in range(members_count)}
-    partition_counts = {A: partitions_count // 2, B: partitions_count // 2}
-    assigned = assign_uniform(members, partition_counts)
-    members = {name: spec._replace(target=assigned[name]) for name in members} | {"new": spec}
-    times = []
-    for _ in range(3):
-        start = perf_counter()
-        assign_uniform(members, partition_counts)
-        times.append(perf_counter() - start)
-    return min(times)
-
-
-def test_given_many_members_and_partitions_when_assigned_uniformly_then_the_loop_is_not_held_up() -> None:
-    assert seconds_to_assign(1_000, 10_000) < 0.5
-    assert seconds_to_assign(200, 1_000) < 0.02

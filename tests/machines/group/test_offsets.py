@@ -187,7 +187,7 @@ class Coordinator:
         )
 
     def topics_changed(self, *names: str) -> None:
-        self._decide(lambda decision: self.machine.topics_changed(set(names), self.now, decision))
+        self._decide(lambda decision: self.machine.topics_changed(set(names), self.now, decision, deleted=True))
 
     def listed(self) -> list[tuple[str, str, str]]:
         answer = self.ask(GroupMachine.list_groups, ListGroupsRequest())

@@ -45,8 +45,6 @@ class State(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
-    DEAD = "Dead"
-    """Of a group that is not there: a deleted group is gone at once."""
 
 
 NEXT = {
@@ -54,7 +52,6 @@ NEXT = {
     State.PREPARING_REBALANCE: {State.COMPLETING_REBALANCE, State.EMPTY},
     State.COMPLETING_REBALANCE: {State.STABLE, State.PREPARING_REBALANCE},
     State.STABLE: {State.PREPARING_REBALANCE},
-    State.DEAD: set[State](),
 }
 
 

@@ -98,8 +98,10 @@ class GroupMachine:
     def next_deadline_ms(self) -> int | None:
         return self.timers.next_ms()
 
-    def topics_changed(self, names: Collection[str], now: Now, decision: Decision) -> None:
-        offsets.forget_topics_that_are_gone(self, decision)
+    def topics_changed(self, names: Collection[str], now: Now, decision: Decision, *, deleted: bool) -> None:
+        """`deleted`: some of them, which is what makes a look at every offset worth it."""
+        if deleted:
+            offsets.forget_topics_that_are_gone(self, decision)
         consumer.topics_changed(self, names, now, decision)
 
     # Members

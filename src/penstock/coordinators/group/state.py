@@ -53,8 +53,6 @@ class GroupConfig:
     """What the coordinator's partition takes as one batch."""
 
     consumer_session_timeout_ms: int = 45_000
-    consumer_min_session_timeout_ms: int = 45_000
-    consumer_max_session_timeout_ms: int = 60_000
     consumer_heartbeat_interval_ms: int = 5_000
     consumer_max_size: int = 2**31 - 1
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
