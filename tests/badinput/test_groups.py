@@ -386,6 +386,6 @@ def append_to_log(directory: Path, records: list[Any]) -> None:
         header = read_header(content, position)
         position += 12 + header.batch_length
         offset, epoch = header.next_offset, header.partition_leader_epoch
-    batch = build_batch([Record(key, value, (), now_ms()) for key, value in records])
+    batch = build_batch([Record(each[0], each[1], (), now_ms()) for each in records])
     with segment.open("ab") as log:
         log.write(with_fields(batch, base_offset=offset, partition_leader_epoch=epoch))

@@ -73,9 +73,17 @@ class Counters:
         decision.records += [LogRecord(name, b"%0100d" % count) for count in range(1, 1001)]
         decision.answer(caller.ticket, counted(1000))
 
+    def count_two(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
+        decision.records += [LogRecord(name, b"1"), LogRecord(name, b"2")]
+        decision.answer(caller.ticket, counted(2))
+
     def wait_for_a_timer(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
         self.waiting.append(caller.ticket)
         self.timers.set("bell", now.monotonic_ms + 20)
+
+    def set_a_far_deadline(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
+        self.timers.set("next year", now.monotonic_ms + 365 * 24 * 3_600_000)
+        decision.answer(caller.ticket, counted(0))
 
 
 def counted(count: int) -> Struct:
@@ -165,6 +173,36 @@ async def test_given_a_decision_that_is_not_committed_then_nothing_that_saw_it_i
     assert await reading == 1
 
 
+async def test_given_decisions_while_one_is_on_its_way_then_they_share_a_batch(broker: Broker) -> None:
+    await broker.ask(Counters.read)  # when what loading decided is committed
+    before = batch_sizes(broker)
+
+    await asyncio.gather(*(broker.ask(Counters.count) for _ in range(20)))
+
+    assert batch_sizes(broker)[len(before) :] == [1, 19]
+
+
+async def test_given_more_decisions_than_a_batch_takes_then_each_is_whole_in_one_and_all_are_answered(
+    tmp_path: Path,
+) -> None:
+    broker = Broker(tmp_path / "counters-0", max_message_bytes=400)
+    broker.start()
+    await broker.loaded()
+
+    answers = await asyncio.gather(*(broker.ask(Counters.count_two, b"%d" % number) for number in range(40)))
+
+    assert answers == [2] * 40
+    sizes = batch_sizes(broker)[1:]
+    assert sum(sizes) == 80
+    assert 2 < len(sizes) < 40
+    assert all(size % 2 == 0 for size in sizes)
+
+
+def batch_sizes(broker: Broker) -> list[int]:
+    segment = broker.partition.log.segments[-1]
+    return [found.header.records_count for found in segment.walk(0, segment.size, wait=True)]
+
+
 async def test_given_a_restart_then_the_machine_is_what_it_was(broker: Broker) -> None:
     for _ in range(3):
         await broker.ask(Counters.count)
@@ -195,13 +233,14 @@ async def test_given_a_machine_that_is_not_loaded_then_it_says_so_and_not_that_t
     assert await starting.ask(Counters.read) == 0
 
 
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 async def test_given_an_append_that_fails_then_whoever_waits_is_told_and_the_machine_is_what_the_log_says(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.ask(Counters.count)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("penstock.storage.log_file.os.pwritev", full)
     failed = await asyncio.gather(*(broker.ask(Counters.count) for _ in range(3)), return_exceptions=True)
@@ -213,7 +252,27 @@ async def test_given_an_append_that_fails_then_whoever_waits_is_told_and_the_mac
     assert await broker.ask(Counters.count) == 2
 
 
-async def test_given_a_deadline_then_it_is_kept_and_whoever_waits_for_it_is_answered(broker: Broker) -> None:
+async def test_given_a_deadline_then_it_is_kept_and_so_is_the_next(broker: Broker) -> None:
+    assert await broker.ask(Counters.wait_for_a_timer) == 1
+    assert await broker.ask(Counters.wait_for_a_timer) == 2
+
+
+async def test_given_an_earlier_deadline_than_the_one_before_then_it_is_kept(broker: Broker) -> None:
+    await broker.ask(Counters.set_a_far_deadline)
+
+    assert await broker.ask(Counters.wait_for_a_timer) == 1
+
+
+async def test_given_a_machine_that_was_lost_then_deadlines_of_the_new_one_are_kept(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.ask(Counters.set_a_far_deadline)
+    monkeypatch.setattr("penstock.storage.log_file.os.pwritev", full)
+    with pytest.raises(BrokerError):
+        await broker.ask(Counters.count)
+    monkeypatch.undo()
+    await broker.loaded()
+
     assert await broker.ask(Counters.wait_for_a_timer) == 1
 
 

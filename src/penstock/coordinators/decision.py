@@ -8,7 +8,7 @@ are committed; nor before those of earlier decisions, since it may tell of what 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.protocol.schema import Struct
 
@@ -40,6 +40,8 @@ class LogRecord(NamedTuple):
 
     key: bytes
     value: bytes | None
+    meaning: Any = None
+    """What the machine that wrote it means by it, so that it need not read its own bytes; None when read from a log."""
 
 
 @dataclass(slots=True)

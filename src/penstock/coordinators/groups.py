@@ -6,6 +6,7 @@ Which partition a group belongs to follows from its id alone, so every broker ca
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from penstock.coordinators.group.machine import GroupMachine
 from penstock.coordinators.group.state import GroupConfig, TopicFacts
@@ -113,6 +114,7 @@ class GroupCoordinators:
         )
 
 
+@lru_cache(maxsize=1_000)
 def partition_of(key: str, partitions_count: int) -> int:
     """As Java's String.hashCode has it, so that Kafka's tools find a group where they expect it."""
     units = key.encode("utf-16-be", errors="surrogatepass")

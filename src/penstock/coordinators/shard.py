@@ -2,8 +2,10 @@
 
 What must stay true:
 
-- One command at a time, on the event loop. The records of a decision are applied right after they are staged, so the
-  next command sees them; but no answer leaves before everything decided before it is committed.
+- One command at a time, on the event loop. The records of a decision are applied at once, so the next command sees
+  them; but no answer leaves before everything decided before it is committed.
+- One append is under way at a time. What is decided meanwhile waits for it and then goes together, as one batch: under
+  load many decisions share a batch and a flush, and a lone one waits for nobody.
 - When an append fails, what the machine believes is not what the log says: the machine is thrown away, everybody who
   waits is told to look for the coordinator again, and a new machine is loaded by replay.
 - Until the machine is loaded nothing is answered but COORDINATOR_LOAD_IN_PROGRESS: "no offset committed" would send a
@@ -17,7 +19,7 @@ import logging
 import math
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.coordinators.decision import NOBODY, Caller, Decision, LogRecord, Now, Ticket
@@ -54,6 +56,8 @@ class Machine(Protocol):
 
 
 M = TypeVar("M", bound=Machine)
+Work = Callable[[M, Any, Caller, Now, Decision], None]
+Done = Callable[[Struct | BrokerError], None]
 
 
 class Shard(Generic[M]):
@@ -78,20 +82,22 @@ class Shard(Generic[M]):
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._closed: BrokerError | None = None
-        self._waiting: dict[Ticket, asyncio.Future[Struct]] = {}
+        self._waiting: dict[Ticket, Done] = {}
         self._last_ticket = NOBODY
         self._unique = str(uuid.uuid4())
-        # Decisions whose records are on their way to being committed, in order; and which append is whose.
-        self._uncommitted: deque[Decision] = deque()
+        # Decisions that are on their way to being committed, in order, a list for each batch; and those that wait.
+        self._under_way: deque[list[Decision]] = deque()
+        self._decided: list[Decision] = []
         self._incarnation = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
         tasks.spawn(self._load(), name=f"load-{partition.topic_partition}")
 
     # Asking
 
     async def ask(
         self,
-        work: Callable[[M, Any, Caller, Now, Decision], None],
+        work: Work[M],
         request: object,
         *,
         api_version: int,
@@ -99,18 +105,33 @@ class Shard(Generic[M]):
         client_host: str,
     ) -> Any:
         """Has the machine decide about `request`, and waits for its answer."""
-        machine = self._ready()
-        self._last_ticket += 1
-        ticket = self._last_ticket
-        waiting = self._waiting[ticket] = self._loop.create_future()
-        caller = Caller(ticket, api_version, client_id, client_host, f"{self._unique}-{ticket}")
-        decision = Decision()
+        outcome: asyncio.Future[Struct | BrokerError] = self._loop.create_future()
+
+        def done(answer: Struct | BrokerError) -> None:
+            if not outcome.cancelled():
+                outcome.set_result(answer)
+
+        ticket = self.submit(work, request, done, api_version, client_id, client_host)
         try:
-            work(machine, request, caller, self._now(), decision)
-            self._carry_out(machine, decision)
-            return await waiting
+            answer = await outcome
         finally:
             self._waiting.pop(ticket, None)
+        if isinstance(answer, BrokerError):
+            raise answer
+        return answer
+
+    def submit(
+        self, work: Work[M], request: object, done: Done, api_version: int, client_id: str, client_host: str
+    ) -> Ticket:
+        """`ask` without a task: calls `done` with the answer, or with what went wrong, now or later, once."""
+        machine = self._ready()
+        ticket = self._last_ticket = self._last_ticket + 1
+        caller = Caller(ticket, api_version, client_id, client_host, f"{self._unique}-{ticket}")
+        decision = Decision()
+        work(machine, request, caller, self._now(), decision)
+        self._waiting[ticket] = done
+        self._carry_out(machine, decision)
+        return ticket
 
     def tell(self, work: Callable[[M, Now, Decision], None]) -> None:
         """For what nobody asked: a topic was deleted, say. Not while loading: a loaded machine looks by itself."""
@@ -132,32 +153,39 @@ class Shard(Generic[M]):
     # Carrying out
 
     def _carry_out(self, machine: M, decision: Decision) -> None:
+        for record in decision.records:
+            machine.apply(record)
         if decision.records:
-            try:
-                self._append(decision)
-            except BrokerError as error:
-                self._lose(error)
-                return
-            for record in decision.records:
-                machine.apply(record)
-        elif self._uncommitted:
-            self._uncommitted[-1].answers += decision.answers
+            self._decided.append(decision)
+            if not self._under_way:
+                self._append()
+        elif self._decided:
+            self._decided[-1].answers += decision.answers
+        elif self._under_way:
+            self._under_way[-1].append(decision)
         else:
             self._answer(decision)
-        self._wake_when_due(machine)
+        self._wake_when_due()
 
-    def _append(self, decision: Decision) -> None:
-        """One batch, all of it or nothing, unless that is more than the partition takes at once."""
+    def _append(self) -> None:
+        """What was decided, in as few batches as the partition takes; each decision as one, unless it is too large."""
         now_ms = self._clock.now_ms()
-        batches = _batched(decision.records, self.partition.limits.max_message_bytes)
-        for number, records in enumerate(batches, 1):
-            view = memoryview(build_batch([Record(key, value, timestamp=now_ms) for key, value in records]))
-            self.partition.append(view, read_header(view, 0), ACKS_ALL, now_ms, math.inf, self, self._incarnation)
-            self._uncommitted.append(decision if number == len(batches) else Decision())
+        decided, self._decided = self._decided, []
+        try:
+            for records, decisions in _batched(decided, self.partition.limits.max_message_bytes):
+                view = memoryview(build_batch([Record(each.key, each.value, timestamp=now_ms) for each in records]))
+                self.partition.append(view, read_header(view, 0), ACKS_ALL, now_ms, math.inf, self, self._incarnation)
+                self._under_way.append(decisions)
+        except BrokerError as error:
+            self._lose(error)
 
     def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
-        if slot == self._incarnation:
-            self._answer(self._uncommitted.popleft())
+        if slot != self._incarnation:
+            return
+        for decision in self._under_way.popleft():
+            self._answer(decision)
+        if self._decided and not self._under_way:
+            self._append()
 
     def failed(self, slot: int, error: BrokerError) -> None:
         if slot == self._incarnation:
@@ -165,25 +193,24 @@ class Shard(Generic[M]):
 
     def _answer(self, decision: Decision) -> None:
         for ticket, answer in decision.answers:
-            waiting = self._waiting.get(ticket)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+            done = self._waiting.pop(ticket, None)
+            if done is not None:
+                done(answer)
 
-    def _wake_when_due(self, machine: M) -> None:
-        deadline_ms = machine.next_deadline_ms()
+    def _wake_when_due(self) -> None:
+        """A timer that comes too early is left alone: it looks again then."""
+        deadline_ms = None if self.machine is None else self.machine.next_deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if deadline_ms is not None:
-            delay_s = max(0, deadline_ms - self._clock.monotonic_ms()) / 1000
-            self._timer = self._loop.call_later(delay_s, self._due, machine)
+        delay_s = max(0, deadline_ms - self._clock.monotonic_ms()) / 1000
+        self._timer, self._timer_ms = self._loop.call_later(delay_s, self._due), deadline_ms
 
-    def _due(self, machine: M) -> None:
+    def _due(self) -> None:
         """One deadline a turn: each is decided on after what the one before it decided was applied."""
-        if machine is self.machine:
-            decision = Decision()
-            machine.due(self._now(), decision)
-            self._carry_out(machine, decision)
+        self._timer = None
+        self.tell(lambda machine, now, decision: machine.due(now, decision))
 
     # Loading and losing
 
@@ -221,13 +248,14 @@ class Shard(Generic[M]):
     def _forget(self, error: BrokerError) -> None:
         self.machine = None
         self._incarnation += 1
-        self._uncommitted.clear()
+        self._under_way.clear()
+        self._decided.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(error)
+        waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done(error)
 
     def close(self) -> None:
         """This broker no longer has the partition, or it stops: whoever waits is to look elsewhere."""
@@ -243,14 +271,26 @@ def _code_for(error: BrokerError) -> ErrorCode:
     return ErrorCode.NOT_COORDINATOR if error.code in _NOT_COORDINATOR else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def _batched(records: list[LogRecord], max_bytes: int) -> list[list[LogRecord]]:
-    batches: list[list[LogRecord]] = [[]]
+def _batched(decided: list[Decision], max_bytes: int) -> Iterator[tuple[list[LogRecord], list[Decision]]]:
+    """Records that go together, and the decisions to answer once they are committed."""
+    records: list[LogRecord] = []
+    decisions: list[Decision] = []
     size = BATCH_OVERHEAD_BYTES
-    for record in records:
-        record_bytes = len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
-        if size + record_bytes > max_bytes and batches[-1]:
-            batches.append([])
-            size = BATCH_OVERHEAD_BYTES
-        batches[-1].append(record)
-        size += record_bytes
-    return batches
+    for decision in decided:
+        needed = sum(map(_size, decision.records))
+        if records and size + needed > max_bytes:
+            yield records, decisions
+            records, decisions, size = [], [], BATCH_OVERHEAD_BYTES
+        for record in decision.records:
+            if records and size + _size(record) > max_bytes:
+                yield records, []
+                records, size = [], BATCH_OVERHEAD_BYTES
+            records.append(record)
+            size += _size(record)
+        decisions.append(decision)
+    if records:
+        yield records, decisions
+
+
+def _size(record: LogRecord) -> int:
+    return len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES

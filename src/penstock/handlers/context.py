@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.config import BrokerConfig
 from penstock.core.ids import BrokerId
@@ -39,6 +39,10 @@ class RequestContext:
     @property
     def listener(self) -> str:
         return self.session.listener
+
+
+Done = Callable[[Any], None]
+"""Takes the response, or the BrokerError that made the whole request fail."""
 
 
 class ApiVersionRange(Protocol):

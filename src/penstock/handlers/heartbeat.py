@@ -5,14 +5,12 @@ v3: static members (KIP-345)    v4: flexible
 
 from __future__ import annotations
 
-from typing import cast
-
 from penstock.coordinators.group.machine import GroupMachine
-from penstock.handlers.context import Broker, RequestContext
-from penstock.handlers.group_coordinator import ask, check_group_id
-from penstock.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from penstock.handlers.context import Broker, Done, RequestContext
+from penstock.handlers.group_coordinator import check_group_id, submit
+from penstock.protocol.messages.groups import HeartbeatRequest
 
 
-async def heartbeat(request: HeartbeatRequest, context: RequestContext, broker: Broker) -> HeartbeatResponse:
+def heartbeat(request: HeartbeatRequest, context: RequestContext, broker: Broker, done: Done) -> None:
     check_group_id(request.group_id)
-    return cast(HeartbeatResponse, await ask(GroupMachine.heartbeat, request, request.group_id, context, broker))
+    submit(GroupMachine.heartbeat, request, request.group_id, context, broker, done)

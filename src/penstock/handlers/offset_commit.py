@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from penstock.coordinators.group import offsets
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.handlers.context import Broker, RequestContext
-from penstock.handlers.group_coordinator import ask
+from penstock.handlers.context import Broker, Done, RequestContext
+from penstock.handlers.group_coordinator import submit
 from penstock.metadata.image import ClusterImage, TopicImage
 from penstock.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -25,15 +25,23 @@ from penstock.protocol.messages.group_offsets import (
 TOPIC_IDS_SINCE = 10
 
 
-async def offset_commit(request: OffsetCommitRequest, context: RequestContext, broker: Broker) -> OffsetCommitResponse:
+def offset_commit(request: OffsetCommitRequest, context: RequestContext, broker: Broker, done: Done) -> None:
     refused, request.topics = _sorted_out(request.topics, broker.image, by_id=context.api_version >= TOPIC_IDS_SINCE)
-    answered: list[OffsetCommitResponseTopic] = []
-    if request.topics:
-        try:
-            answered = (await ask(offsets.commit, request, request.group_id, context, broker)).topics
-        except BrokerError as error:
-            answered = [_refusal(topic, topic.partitions, error.code) for topic in request.topics]
-    return OffsetCommitResponse(topics=refused + answered)
+
+    def answered(outcome: OffsetCommitResponse | BrokerError) -> None:
+        if isinstance(outcome, BrokerError):
+            topics = [_refusal(topic, topic.partitions, outcome.code) for topic in request.topics]
+        else:
+            topics = outcome.topics
+        done(OffsetCommitResponse(topics=refused + topics))
+
+    if not request.topics:
+        done(OffsetCommitResponse(topics=refused))
+        return
+    try:
+        submit(offsets.commit, request, request.group_id, context, broker, answered)
+    except BrokerError as error:
+        answered(error)
 
 
 def _sorted_out(

@@ -14,7 +14,7 @@ from penstock.core.metrics import ApiMetrics
 from penstock.handlers.api_versions import unsupported_version
 from penstock.handlers.context import Broker, RequestContext
 from penstock.handlers.produce import produce_usual
-from penstock.handlers.registry import APIS, Api
+from penstock.handlers.registry import APIS, Api, Begin, Handler
 from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer, Connection
 from penstock.protocol.codec import Request, Response
@@ -65,9 +65,13 @@ class Pipeline:
         if header.body_start + consumed < len(frame):
             self._broker.api_metrics[header.api_key].requests_with_trailing_bytes += 1
         context = RequestContext(connection.session, header.client_id, header.api_version, header.correlation_id)
-        answer = connection.expect_answer()
+        call = _Call(api, header, connection.expect_answer(), self._broker.api_metrics[header.api_key], started)
         connection.take_turns()
-        self._broker.tasks.spawn(self._answer(api, request, context, header, answer, started), name=api.name)
+        if api.begin is not None:
+            call.begin(api.begin, request, context, self._broker)
+        else:
+            assert api.handler is not None
+            self._broker.tasks.spawn(call.handle(api.handler, request, context, self._broker), name=api.name)
 
     def _refuse_version(self, connection: Connection, header: RequestHeader, api: Api) -> None:
         if header.api_key != API_VERSIONS:
@@ -78,36 +82,62 @@ class Pipeline:
         oldest = RequestHeader(API_VERSIONS, 0, header.correlation_id, header.client_id, header.body_start)
         connection.expect_answer().complete(response_frame(oldest, unsupported_version(self._broker.apis)))
 
-    async def _answer(
-        self,
-        api: Api,
-        request: Request,
-        context: RequestContext,
-        header: RequestHeader,
-        answer: Answer,
-        started: float,
-    ) -> None:
-        metrics = self._broker.api_metrics[header.api_key]
-        metrics.requests += 1
-        assert api.handler is not None
-        try:
-            try:
-                response = await api.handler(request, context, self._broker)
-            except (BrokerError, OSError) as error:
-                response = self._error_response(api, error, metrics)
-            answer.complete(response_frame(header, response))
-        except Exception:
-            log.exception("request failed unexpectedly", extra={"api": api.name, "version": header.api_version})
-            metrics.errors[ErrorCode.UNKNOWN_SERVER_ERROR] += 1
-            answer.abandon(f"{api.name} failed unexpectedly")
-        metrics.latency.observe(time.perf_counter() - started)
 
-    def _error_response(self, api: Api, error: BrokerError | OSError, metrics: ApiMetrics) -> Response:
+class _Call:
+    """One request on its way to its answer."""
+
+    __slots__ = ("_answer", "_api", "_header", "_metrics", "_started")
+
+    def __init__(self, api: Api, header: RequestHeader, answer: Answer, metrics: ApiMetrics, started: float) -> None:
+        self._api = api
+        self._header = header
+        self._answer = answer
+        self._metrics = metrics
+        self._started = started
+        metrics.requests += 1
+
+    async def handle(self, handler: Handler, request: Request, context: RequestContext, broker: Broker) -> None:
+        try:
+            self._complete(await handler(request, context, broker))
+        except Exception as error:
+            self._failed(error)
+
+    def begin(self, begin: Begin, request: Request, context: RequestContext, broker: Broker) -> None:
+        try:
+            begin(request, context, broker, self._done)
+        except Exception as error:
+            self._failed(error)
+
+    def _done(self, outcome: Response | BrokerError) -> None:
+        try:
+            if isinstance(outcome, BrokerError):
+                raise outcome
+            self._complete(outcome)
+        except Exception as error:
+            self._failed(error)
+
+    def _complete(self, response: Response) -> None:
+        self._answer.complete(response_frame(self._header, response))
+        self._metrics.latency.observe(time.perf_counter() - self._started)
+
+    def _failed(self, error: Exception) -> None:
+        try:
+            if not isinstance(error, BrokerError | OSError):
+                raise error
+            self._complete(self._error_response(error))
+        except Exception:
+            log.exception(
+                "request failed unexpectedly", extra={"api": self._api.name, "version": self._header.api_version}
+            )
+            self._metrics.errors[ErrorCode.UNKNOWN_SERVER_ERROR] += 1
+            self._answer.abandon(f"{self._api.name} failed unexpectedly")
+
+    def _error_response(self, error: BrokerError | OSError) -> Response:
         """A whole request failed: said in the response's own error code. One without is answered item by item."""
         if isinstance(error, OSError):  # a full disk, say
             error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        metrics.errors[error.code] += 1
-        response = api.response()
+        self._metrics.errors[error.code] += 1
+        response = self._api.response()
         if not hasattr(response, "error_code"):
             raise error
         response.error_code = int(error.code)

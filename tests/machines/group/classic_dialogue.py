@@ -284,7 +284,7 @@ class Dialogue:
 def replayed(config: GroupConfig, log: list[LogRecord]) -> GroupMachine:
     machine = GroupMachine(config, {})
     for record in log:
-        machine.apply(record)
+        machine.apply(LogRecord(record.key, record.value))
     return machine
 
 

@@ -122,7 +122,7 @@ class World:
 def replayed(log: list[LogRecord], config: GroupConfig, topics: dict[str, TopicFacts]) -> GroupMachine:
     machine = GroupMachine(config, topics)
     for record in log:
-        machine.apply(record)
+        machine.apply(LogRecord(record.key, record.value))
     return machine
 
 

@@ -88,7 +88,7 @@ class Coordinator:
     def restart(self) -> None:
         self.machine = GroupMachine(self.config, self.topics)
         for record in self.log:
-            self.machine.apply(record)
+            self.machine.apply(LogRecord(record.key, record.value))
         self._decide(lambda decision: self.machine.loaded(self.now, decision))
 
     # What clients do

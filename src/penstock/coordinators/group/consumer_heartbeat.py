@@ -268,7 +268,7 @@ def _assignment_answer(assigned: Assignment) -> AssignmentAnswer:
 def write(records: list[Record], decision: Decision, config: GroupConfig) -> None:
     """All or nothing: an assignment that the partition would not take is refused here, where nothing has happened."""
     encoded = [encode(record) for record in records]
-    size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in encoded)
+    size = sum(len(each.key) + len(each.value or b"") + _RECORD_OVERHEAD_BYTES for each in encoded)
     if size > config.max_record_bytes:
         message = f"the group's change takes {size} bytes, more than {config.max_record_bytes}"
         raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, message)

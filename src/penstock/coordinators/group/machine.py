@@ -16,6 +16,7 @@ from penstock.coordinators.group.records import (
     GroupTombstone,
     OffsetCommitRecord,
     OffsetTombstone,
+    Record,
     decode,
 )
 from penstock.coordinators.group.state import Group, GroupConfig, TopicFacts
@@ -50,7 +51,7 @@ class GroupMachine:
     # Durable state
 
     def apply(self, record: LogRecord) -> None:
-        decoded = decode(record)
+        decoded: Record | None = record.meaning or decode(record)
         match decoded:
             case None:
                 return  # of a kind that a newer broker wrote

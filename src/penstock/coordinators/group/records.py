@@ -347,11 +347,11 @@ def encode(record: Record) -> LogRecord:
     kind = _KIND_OF[type(record)]
     key = kind.key.encode_fields_of(record, 0, prefix=kind.number)
     if type(record) is kind.tombstone:
-        return LogRecord(key, None)
+        return LogRecord(key, None, record)
     version = kind.version
     if isinstance(record, OffsetCommitRecord) and record.expire_timestamp != NO_TIMESTAMP:
         version = _VERSION_WITH_EXPIRY
-    return LogRecord(key, kind.value.encode_fields_of(record, version))
+    return LogRecord(key, kind.value.encode_fields_of(record, version), record)
 
 
 def decode(record: LogRecord) -> Record | None:
