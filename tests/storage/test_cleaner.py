@@ -255,25 +255,45 @@ async def test_given_it_is_turned_off_when_time_passes_then_nothing_is_cleaned(s
     await until(lambda: is_clean(log))
 
 
+class Waits(threading.Event):
+    """An event that nobody sets, with a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 1_000
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.now_ms += round(timeout * 1000)
+        return False
+
+
+def test_given_a_thread_that_computes_when_it_asks_then_it_rests_for_as_long() -> None:
+    clock = Waits()
+    computed_s = 0.0
+    pace = Pace(lambda: clock.now_ms, clock, computed_s=lambda: computed_s)
+    rests = []
+    for more_s in (0.005, 0.0, 0.02):
+        computed_s += more_s
+        before_ms = clock.now_ms
+        assert pace.passed(1, lambda: True)
+        rests.append(clock.now_ms - before_ms)
+
+    assert rests == [5, 0, 20]
+
+
 def test_given_a_rate_when_work_is_done_then_it_is_held_to_it() -> None:
-    now_ms = [1_000]
+    clock = Waits()
     stop = threading.Event()
-
-    class Waits(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            assert timeout is not None
-            now_ms[0] += round(timeout * 1000)
-            return False
-
-    pace = Pace(lambda: now_ms[0], Waits(), bytes_per_s=1_000)
+    pace = Pace(lambda: clock.now_ms, clock, bytes_per_s=1_000, computed_s=lambda: 0.0)
     assert pace.passed(500, lambda: True)
-    assert now_ms[0] == 1_500
-    now_ms[0] += 10_000  # idle time is not saved up
+    assert clock.now_ms == 1_500
+    clock.now_ms += 10_000  # idle time is not saved up
     assert pace.passed(2_000, lambda: True)
-    assert now_ms[0] == 13_500
+    assert clock.now_ms == 13_500
     pace.bytes_per_s = 1e308
     assert pace.passed(10**12, lambda: True)
-    assert now_ms[0] == 13_500
+    assert clock.now_ms == 13_500
     stop.set()
     assert not Pace(lambda: 0, stop).passed(1, lambda: True)
     assert not pace.passed(10**12, lambda: False)

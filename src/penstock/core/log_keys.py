@@ -245,11 +245,11 @@ CLEANER_KEYS = (
     Key(
         "log.cleaner.io.buffer.size",
         INT,
-        8 * MIB,
+        512 * KIB,
         at_least=0,
         dynamic=True,
-        kafka_default=str(512 * KIB),
-        doc="Memory for reading and writing while compacting, of all threads together.",
+        doc="Memory for reading and writing while compacting, of all threads together. After every piece that fills "
+        "half of it a thread rests for as long as it computed: with larger ones producers notice compaction.",
     ),
     Key(
         "log.cleaner.io.buffer.load.factor",

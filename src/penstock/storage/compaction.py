@@ -47,7 +47,7 @@ class CleaningAborted(Exception):
 class CleanerLimits:
     dedupe_buffer_bytes: int = 128 * 1024 * 1024
     load_factor: float = 0.9
-    io_buffer_bytes: int = 8 * 1024 * 1024
+    io_buffer_bytes: int = 512 * 1024
 
 
 @dataclass(slots=True)
