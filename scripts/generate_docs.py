@@ -1,10 +1,11 @@
-"""Writes docs/configuration.md and docs/api-versions.md from the tables that the broker itself reads.
+"""Writes docs/configuration.md and docs/api-versions.md from the broker's own tables, docs/files.md from its modules.
 
 With --check nothing is written: the exit code is 1 when a committed file is not what would be written.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.core.log_keys import TOPIC_KEYS
 from penstock.handlers.registry import APIS, Api
 
 DOCS = Path(__file__).parents[1] / "docs"
+SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 GENERATED = "<!-- Written by scripts/generate_docs.py from the broker's own tables; `make docs` writes it anew. -->"
 
 CONFIGURATION = """\
@@ -49,6 +51,30 @@ API_VERSIONS = """\
 What the broker answers to ApiVersions: the requests it serves, and in which versions. The version ranges are those of
 Apache Kafka 4.2. Each API has one file in `src/penstock/handlers`, whose first lines tell what its versions changed.
 """
+
+
+FILES = """\
+# Files
+
+What each file of `src/penstock` is for, in the words it begins with. How they work together stands in
+[ARCHITECTURE.md](../ARCHITECTURE.md).
+"""
+# As they build on each other, from the bottom up; what nothing else stands on comes last.
+PACKAGES = (
+    ("core", "Names, errors, configuration, counters: everybody's words."),
+    ("runtime", "The event loop's surroundings: clock, threads, tasks, log lines."),
+    ("protocol", "Kafka's formats, without a socket or a file."),
+    ("net", "Sockets: frames in, answers out."),
+    ("storage", "The log of one partition, on disk."),
+    ("metadata", "What the cluster knows: the store, and the image that everybody reads."),
+    ("replication", "Partitions as this broker leads them."),
+    ("controller", "Decisions about topics, brokers and configuration."),
+    ("coordinators", "Decisions about groups, on the log itself."),
+    ("handlers", "One file for each API."),
+    ("server", "The broker put together, and its HTTP port."),
+    ("cli", "The command `penstock`."),
+    ("sdk", "The Python SDK. Knows the broker only through confluent-kafka."),
+)
 
 
 def configuration() -> str:
@@ -115,8 +141,29 @@ def _purpose(api: Api) -> str:
     return purpose[:1].upper() + purpose[1:]
 
 
+def files() -> str:
+    parts = [GENERATED, "", FILES]
+    for package, purpose in PACKAGES:
+        modules = sorted(path for path in (SOURCE / package).rglob("*.py*") if path.suffix in (".py", ".pyx"))
+        modules = [path for path in modules if path.stat().st_size]
+        rows = [[_code(str(path.relative_to(SOURCE / package))), _first_sentence(path)] for path in modules]
+        parts += [f"## {package}", "", purpose, "", *_rows(("File", "What it is for"), rows), ""]
+    return "\n".join(parts)
+
+
+def _first_sentence(path: Path) -> str:
+    """Of its docstring, which a Cython file has behind some comments."""
+    docstring = re.match(r'(?:#[^\n]*\n|\s)*"""(.*?)"""', path.read_text(), re.DOTALL)
+    paragraph = docstring[1].partition("\n\n")[0] if docstring is not None else ""
+    return " ".join(paragraph.split()).partition(". ")[0].rstrip(".:") + "."
+
+
 def main(arguments: list[str]) -> int:
-    pages = {DOCS / "configuration.md": configuration(), DOCS / "api-versions.md": api_versions()}
+    pages = {
+        DOCS / "configuration.md": configuration(),
+        DOCS / "api-versions.md": api_versions(),
+        DOCS / "files.md": files(),
+    }
     if arguments == ["--check"]:
         stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
         for path in stale:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compaction's two passes in C, without the GIL; `_pure_compaction` is the specification and gives types and words.
 
-A pass over a chunk of some megabytes gives the GIL up once, so that the event loop does not notice that it runs.
+A pass over a chunk gives the GIL up once, so that the event loop does not notice that it runs.
 """
 
 from cpython cimport array
