@@ -364,6 +364,38 @@ def test_given_a_crash_before_the_snapshot_of_a_roll_when_retention_and_a_second
         stage(third, a_batch(2, producer=(9, 0, 30)))
 
 
+def test_given_a_recovery_point_older_than_the_snapshots_when_opened_after_a_crash_then_idle_producers_are_known(
+    new_log: NewLog,
+) -> None:
+    """Recovery points are written now and then, snapshots with every roll; retention goes by the latter."""
+    log = new_log(segment_bytes=1_200, retention_bytes=3_000, index_interval_bytes=300)
+    for number in range(7):
+        append(log, a_batch(2, value=bytes(60), producer=(5, 0, 2 * number)))
+    for number in range(40):
+        append(log, a_batch(2, value=bytes(60), producer=(9, 0, 2 * number)))
+        if number == 30:
+            append(log, a_batch(2, value=bytes(60), producer=(5, 0, 14)))
+        flush(log)
+    plan = log.plan_retention(log.log_end_offset, NOW_MS)
+    assert plan is not None
+    log.retire(plan, NOW_MS).remove()
+    for number in range(40, 50):  # over a roll that is not flushed, so that its snapshot is not there
+        append(log, a_batch(2, value=bytes(60), producer=(9, 0, 2 * number)))
+    written_down = log.log_start_offset + 1
+    known = log.producers.entries
+    assert min(each.base_offset for each in known[5].batches) < log.log_start_offset
+
+    again = reopen(log, clean=False, recovery_point=written_down)
+
+    assert {id: entry.batches for id, entry in again.producers.entries.items()} == {
+        id: entry.batches for id, entry in known.items()
+    }
+    flush(again)
+    third = reopen(again, clean=False, recovery_point=again.recovery_point)
+    with pytest.raises(DuplicateBatch):
+        stage(third, a_batch(2, producer=(5, 0, 12)))
+
+
 def test_given_a_snapshot_beyond_the_end_of_a_cut_log_when_opened_then_it_is_of_no_account(new_log: NewLog) -> None:
     """Its producers have batches that are lost: taking them for duplicates would acknowledge what is not there."""
     log = a_log_with_a_tail(new_log, segment_bytes=1_200)

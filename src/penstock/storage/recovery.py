@@ -271,6 +271,8 @@ class _Repair:
         active = segments[-1]
         active.is_active = True
         snapshots = self._remaining_snapshots(snapshots, segments[first].base_offset, end_offset)
+        if snapshots and snapshots[-1] > segments[first].base_offset:
+            snapshots = self._use_later_snapshots(segments, snapshots, end_offset)
         self._epochs.cut_after(end_offset)
         self._epochs.cut_before(log_start_offset)
         self._report.log_end_offset = end_offset
@@ -295,6 +297,17 @@ class _Repair:
             if offset > end_offset:
                 remove_if_there(producer_snapshot.snapshot_path(self._directory, offset))
         return usable + [offset for offset in later if offset <= end_offset]
+
+    def _use_later_snapshots(self, segments: tuple[Segment, ...], snapshots: list[int], end_offset: int) -> list[int]:
+        """What lies below a snapshot was on disk before it. So it is of this history, and may know of batches that
+        retention took meanwhile and no scan finds. Returns those that can be read.
+        """
+        base_offset = segments[-1].base_offset
+        earlier = [offset for offset in snapshots if offset <= base_offset]
+        at_active, _ = rebuild_producers(self._directory, segments, earlier, base_offset, self._now_ms)
+        self._producers_at_active = dict(at_active.entries)
+        self._producers, usable = rebuild_producers(self._directory, segments, snapshots, end_offset, self._now_ms)
+        return usable
 
     def _flushed(self, segments: tuple[Segment, ...], end: LogPosition) -> LogPosition:
         """Where the recovery point lies: what is behind it was only read, which flushes nothing."""
