@@ -245,7 +245,8 @@ def _committed_of(selections: list[Selection], committed: Offsets) -> list[Topic
             if there.topic == topic and there.partition in (partitions or [there.partition])
         }
         if not found:
-            raise BadPlan(f'it has no committed offset for topic "{topic}"')
+            which = f", partition {', '.join(map(str, partitions))}" if partitions else ""
+            raise BadPlan(f'it has no committed offset for topic "{topic}"{which}')
         chosen |= found
     return sorted(chosen)
 

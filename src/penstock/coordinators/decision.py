@@ -7,6 +7,7 @@ are committed; nor before those of earlier decisions, since it may tell of what 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,8 +32,8 @@ class Caller(NamedTuple):
     api_version: int
     client_id: str
     client_host: str
-    unique: str
-    """New with every request and never seen before: what a new member's id is made of."""
+    new_id: Callable[[], str]
+    """Never the same twice, and nobody guesses it: what a new member's id is made of."""
 
 
 class LogRecord(NamedTuple):

@@ -84,7 +84,6 @@ class Shard(Generic[M]):
         self._closed: BrokerError | None = None
         self._waiting: dict[Ticket, Done] = {}
         self._last_ticket = NOBODY
-        self._unique = str(uuid.uuid4())
         # Decisions that are on their way to being committed, in order, a list for each batch; and those that wait.
         self._under_way: deque[list[Decision]] = deque()
         self._decided: list[Decision] = []
@@ -126,7 +125,7 @@ class Shard(Generic[M]):
         """`ask` without a task: calls `done` with the answer, or with what went wrong, now or later, once."""
         machine = self._ready()
         ticket = self._last_ticket = self._last_ticket + 1
-        caller = Caller(ticket, api_version, client_id, client_host, f"{self._unique}-{ticket}")
+        caller = Caller(ticket, api_version, client_id, client_host, _new_id)
         decision = Decision()
         work(machine, request, caller, self._now(), decision)
         self._waiting[ticket] = done
@@ -264,6 +263,10 @@ class Shard(Generic[M]):
 
     def _described(self, error: BrokerError | OSError) -> dict[str, str]:
         return {"partition": str(self.partition.topic_partition), "reason": str(error)}
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
 
 
 def _code_for(error: BrokerError) -> ErrorCode:

@@ -266,7 +266,8 @@ class Dialogue:
 
     def _caller(self, version: int, client: str) -> Caller:
         self.requests += 1
-        return Caller(self.requests, version, client, f"/{client}.example", f"u{self.requests}")
+        number = self.requests
+        return Caller(number, version, client, f"/{client}.example", lambda: f"u{number}")
 
     def _carry_out(self, decision: Decision) -> None:
         self.log += decision.records

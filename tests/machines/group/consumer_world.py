@@ -53,7 +53,8 @@ class World:
 
     def caller(self, version: int = 1, client_id: str = "client") -> Caller:
         self.tickets += 1
-        return Caller(self.tickets, version, client_id, "/127.0.0.1", f"unique-{self.tickets}")
+        number = self.tickets
+        return Caller(number, version, client_id, "/127.0.0.1", lambda: f"unique-{number}")
 
     def carry_out(self, decision: Decision) -> list[Record]:
         """As the shell does: append, apply, answer."""

@@ -59,7 +59,7 @@ class Coordinator:
 
     def ask(self, work: Any, request: object, version: int = 9) -> Any:
         self.tickets += 1
-        caller = Caller(self.tickets, version, "client", "/127.0.0.1", f"u{self.tickets}")
+        caller = Caller(self.tickets, version, "client", "/127.0.0.1", lambda: "unique")
         answers = self._decide(lambda decision: work(self.machine, request, caller, self.now, decision))
         return answers.get(caller.ticket)
 

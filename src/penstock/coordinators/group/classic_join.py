@@ -145,7 +145,7 @@ def _join_without_id(turn: Turn, request: JoinGroupRequest, protocols: Protocols
 def _new_member_id(request: JoinGroupRequest, caller: Caller) -> str:
     name = caller.client_id if request.group_instance_id is None else request.group_instance_id
     # A client may have a name that fills a string of the protocol; its member id has to fit in one, too.
-    return f"{name[:LONGEST_NAME_IN_MEMBER_ID]}-{caller.unique}"
+    return f"{name[:LONGEST_NAME_IN_MEMBER_ID]}-{caller.new_id()}"
 
 
 def _new_member(member_id: str, request: JoinGroupRequest, protocols: Protocols, caller: Caller) -> Member:

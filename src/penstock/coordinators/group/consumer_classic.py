@@ -93,7 +93,7 @@ def _join(
     """None when the request is answered otherwise."""
     refuse_if_full(group, request.member_id, machine.config)
     subscription = _check_join(machine, group, request)
-    member_id = request.member_id or f"{request.group_instance_id or caller.client_id}-{caller.unique}"
+    member_id = request.member_id or f"{request.group_instance_id or caller.client_id}-{caller.new_id()}"
     if not request.member_id and not request.group_instance_id and caller.api_version >= MEMBER_ID_REQUIRED_SINCE:
         return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
     before, replaced = _find_member(group, request, member_id)

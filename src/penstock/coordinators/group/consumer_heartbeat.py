@@ -113,7 +113,7 @@ def _stay(
         group = consumer_group(found, group_id)
     refuse_if_full(group, request.member_id, machine.config)
     owned = None if request.topic_partitions is None else owned_from(request.topic_partitions)
-    before, replaced = _find_member(group, request, request.member_id or caller.unique, owned)
+    before, replaced = _find_member(group, request, request.member_id or caller.new_id(), owned)
     if replaced is not None:
         records += replacement_records(group, replaced, before)
     after = _updated(before, request, caller)
