@@ -190,9 +190,10 @@ def test_row40_given_a_megabyte_of_metadata_when_committed_then_it_is_no_text_an
     [
         row(41, "nothing", b""),
         row(41, "zeros", bytes(64)),
-        row(41, "ones", b"\xff" * 64),
-        row(41, "a count out of this world", b"\0\1\x7f\xff\xff\xff"),
-        row(41, "a quarter of a megabyte", b"\0\3" + b"g" * (MIB // 4)),
+        # Kafka reads the subscription of a consumer, stumbles over these, and never answers.
+        row(41, "ones", b"\xff" * 64, only_ours=True),
+        row(41, "a count out of this world", b"\0\1\x7f\xff\xff\xff", only_ours=True),
+        row(41, "a quarter of a megabyte", b"\0\3" + b"g" * (MIB // 4), only_ours=True),
     ],
 )
 def test_given_garbage_as_a_members_metadata_when_it_joins_then_it_is_passed_on_as_it_is(

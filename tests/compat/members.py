@@ -91,6 +91,8 @@ class Member:
         self._said_path = directory / f"{self.name}.events"
         self.log_path = directory / f"{self.name}.log"
         self._done_to_it: list[Event] = []
+        self._events_read: list[Event] = []
+        self._read_bytes = 0
         with self._said_path.open("wb") as said, self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command(json.dumps(options)),
@@ -109,16 +111,22 @@ class Member:
     # What it did, and what was done to it
 
     def events(self) -> list[Event]:
-        return sorted([*map(json.loads, self._lines()), *self._done_to_it], key=_time_of)
+        return sorted([*self._said(), *self._done_to_it], key=_time_of)
 
-    def _lines(self) -> list[bytes]:
-        said = self._said_path.read_bytes()
-        return said[: said.rfind(b"\n") + 1].splitlines()
+    def _said(self) -> list[Event]:
+        """Reads on where it left off: it is asked many times a second."""
+        with self._said_path.open("rb") as said:
+            said.seek(self._read_bytes)
+            news = said.read()
+        whole = news[: news.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        self._events_read += map(json.loads, whole.splitlines())
+        return self._events_read
 
     def histories(self) -> dict[str, list[Event]]:
         """The events of each member that lives in this process; what was done to the process was done to each."""
         histories: dict[str, list[Event]] = {}
-        for event in map(json.loads, self._lines()):
+        for event in self._said():
             histories.setdefault(f"{self.name}/{event.get('member', '')}", []).append(event)
         return {name: sorted([*said, *self._done_to_it], key=_time_of) for name, said in histories.items()}
 

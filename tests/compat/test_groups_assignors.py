@@ -1,5 +1,6 @@
 """How groups share partitions: every assignor of every client, clients of different makers in one group, patterns."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -63,6 +64,31 @@ def test_given_clients_of_different_makers_when_they_join_one_group_then_they_ag
         group.wait_until_processed(feeder.stop())
 
     group.check()
+
+
+def test_given_a_mixed_group_when_somebody_comes_or_goes_every_second_then_nothing_is_lost_or_owned_twice(
+    new_group: Callable[[], Group],
+) -> None:
+    """Nobody waits until the group has settled: most rebalances are overtaken by the next one."""
+    group = new_group()
+    with group, Feeder(group.broker.bootstrap, group.topics) as feeder:
+        kinds = [Kind(client, "classic", ("roundrobin",)) for client in MIXED["roundrobin"]]
+        staying = [group.join(kind) for kind in kinds]
+        group.wait_until_shared_by(*staying)
+        for kind in 2 * kinds[:3]:  # a JVM has hardly started in that time
+            guest = group.join(kind)
+            a_second_passes()
+            guest.leave()
+            a_second_passes()
+        group.wait_until_shared_by(*staying)
+        group.wait_until_processed(feeder.stop())
+
+    group.check()
+
+
+def a_second_passes() -> None:
+    over = time.monotonic() + 1
+    eventually(lambda: time.monotonic() >= over)
 
 
 def test_given_patterns_when_a_topic_that_matches_is_created_then_it_is_shared_out_and_no_other(
