@@ -243,6 +243,17 @@ async def test_given_a_round_under_way_when_stopped_then_it_ends_at_once_and_lea
     assert len(records(log)) == 20
 
 
+async def test_given_a_round_that_has_not_begun_when_stopped_then_its_log_is_free(shop: Shop) -> None:
+    log = shop.add(0)
+    shop.start()
+    while not log.cleaning.is_busy:  # noqa: ASYNC110 - turn by turn, so as not to miss the moment
+        await asyncio.sleep(0)
+
+    await shop.tasks.stop()
+
+    assert not log.cleaning.is_busy
+
+
 async def test_given_it_is_turned_off_when_time_passes_then_nothing_is_cleaned(shop: Shop) -> None:
     shop.settings = dataclasses.replace(SETTINGS, is_enabled=False)
     log = shop.add(0)

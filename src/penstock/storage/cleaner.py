@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.core.ids import TopicPartition
 from penstock.core.metrics import CleanerMetrics
@@ -112,7 +113,7 @@ class Cleaner:
             candidate.log.cleaning.is_busy = True
             task = self._tasks.spawn(self._clean(candidate, plan, settings), name=f"clean-{candidate.topic_partition}")
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task.add_done_callback(partial(self._ended, candidate.log))
 
     # Choosing
 
@@ -153,6 +154,12 @@ class Cleaner:
             exc_info=error if is_bug else None,
         )
 
+    def _ended(self, cleaned: Log, task: asyncio.Task[None]) -> None:
+        """Not at the task's own end: one that is cancelled before it began has none."""
+        self._running.discard(task)
+        cleaned.cleaning.is_busy = False
+        self._wake.set()
+
     # Cleaning
 
     async def _clean(self, candidate: Candidate, plan: CleaningPlan, settings: CleanerSettings) -> None:
@@ -180,8 +187,6 @@ class Cleaner:
         finally:
             self._metrics.bytes_read += cleaning.stats.bytes_read
             self._metrics.bytes_written += cleaning.stats.bytes_written
-            state.is_busy = False
-            self._wake.set()
             if cleaning.retired and not self._stop.is_set():
                 delay_ms = candidate.log.config.file_delete_delay_ms
                 self._tasks.spawn(self._remove_later(cleaning.retired, delay_ms), name="remove-segments")
