@@ -97,6 +97,7 @@ class Broker:
     directory: Path
     clean: bool = True
     max_message_bytes: int = 1_048_588
+    segment_bytes: int = 1 << 30
     files: Files = field(default_factory=lambda: Files(2, "test"))
     metrics: CoordinatorMetrics = field(default_factory=CoordinatorMetrics)
     shard: Shard[Counters] = field(init=False)
@@ -104,7 +105,11 @@ class Broker:
     machines: list[Counters] = field(default_factory=list)
 
     def start(self) -> None:
-        overrides = {"flush.messages": "1", "max.message.bytes": str(self.max_message_bytes)}
+        overrides = {
+            "flush.messages": "1",
+            "max.message.bytes": str(self.max_message_bytes),
+            "segment.bytes": str(self.segment_bytes),
+        }
         config = topic_config(overrides, BrokerConfig())
         self.partition = Partition(
             TopicPartition("counters", 0),
@@ -180,6 +185,17 @@ async def test_given_decisions_while_one_is_on_its_way_then_they_share_a_batch(b
     await asyncio.gather(*(broker.ask(Counters.count) for _ in range(20)))
 
     assert batch_sizes(broker)[len(before) :] == [1, 19]
+
+
+async def test_given_more_decisions_than_a_segment_takes_then_no_append_is_lost(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "counters-0", segment_bytes=1024)
+    broker.start()
+    await broker.loaded()
+
+    answers = await asyncio.gather(*(broker.ask(Counters.count_two, b"%d" % number) for number in range(200)))
+
+    assert answers == [2] * 200
+    assert len(broker.machines) == 1
 
 
 async def test_given_more_decisions_than_a_batch_takes_then_each_is_whole_in_one_and_all_are_answered(

@@ -104,7 +104,7 @@ class GroupCoordinators:
             offset_metadata_max_bytes=config.int("offset.metadata.max.bytes"),
             offsets_retention_ms=config.int("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval_ms=config.int("offsets.retention.check.interval.ms"),
-            max_record_bytes=partition.limits.max_message_bytes - BATCH_OVERHEAD_BYTES,
+            max_record_bytes=partition.max_batch_bytes - BATCH_OVERHEAD_BYTES,
             consumer_session_timeout_ms=config.int("group.consumer.session.timeout.ms"),
             consumer_heartbeat_interval_ms=config.int("group.consumer.heartbeat.interval.ms"),
             consumer_max_size=config.int("group.consumer.max.size"),

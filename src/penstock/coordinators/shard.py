@@ -171,7 +171,7 @@ class Shard(Generic[M]):
         now_ms = self._clock.now_ms()
         decided, self._decided = self._decided, []
         try:
-            for records, decisions in _batched(decided, self.partition.limits.max_message_bytes):
+            for records, decisions in _batched(decided, self.partition.max_batch_bytes):
                 view = memoryview(build_batch([Record(each.key, each.value, timestamp=now_ms) for each in records]))
                 self.partition.append(view, read_header(view, 0), ACKS_ALL, now_ms, math.inf, self, self._incarnation)
                 self._under_way.append(decisions)

@@ -137,6 +137,11 @@ class Partition:
         )
 
     @property
+    def max_batch_bytes(self) -> int:
+        """What the log takes as one batch: a segment has to hold it, whatever max.message.bytes says."""
+        return min(self.limits.max_message_bytes, self.log.config.segment_bytes)
+
+    @property
     def flushes(self) -> bool:
         return self.config.flush_messages == 1
 
