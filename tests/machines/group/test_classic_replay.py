@@ -162,3 +162,12 @@ def test_given_a_record_that_no_sane_coordinator_wrote_when_it_is_restored_then_
     assert talk.heartbeat("y", 7, instance="one") == "ok"
     talk.pass_ms(SESSION_MS)
     assert talk.state == "Empty"
+
+
+def test_given_an_instance_id_that_is_empty_when_it_is_restored_then_it_is_nobody_elses() -> None:
+    static = GroupMetadataMember("one", "", "client", "/host", 1000, 1000, b"", b"")
+    record = GroupMetadataRecord(
+        GROUP, "consumer", 1, "range", "one", 0, (static, replace(static, member_id="two", group_instance_id=None))
+    )
+
+    assert set(ClassicGroup.restored(record).members) == {"one", "two"}

@@ -430,3 +430,34 @@ def test_given_a_classic_member_that_has_to_give_up_when_it_syncs_then_it_sees_w
     new.beat()
 
     assert everything(old, new) == ALL
+
+
+# Names
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.parametrize("version", [3, 9])
+def test_given_a_name_that_fills_a_string_when_an_old_member_joins_then_its_id_fits_into_one(
+    is_static: bool, version: int
+) -> None:
+    world = MixedWorld(orders=4)
+    assert world.member("new", "orders").join().error_code == ErrorCode.NONE
+    name = "x" * 32_767
+    caller = world.caller(version, client_id=name)
+    world.caller = lambda *_, **__: caller  # type: ignore[method-assign]
+    old = world.old_member("orders", instance_id=name if is_static else None)
+
+    old.send_join(version)
+
+    assert len(old.joined().member_id) < 32_767
+
+
+def test_given_an_instance_id_that_is_empty_when_its_member_is_gone_then_it_is_forgotten() -> None:
+    world = MixedWorld(orders=4)
+    unnamed = world.old_member("orders", instance_id="")
+    a_classic_group(world, unnamed)
+    assert world.member("new", "orders").join().error_code == ErrorCode.NONE
+
+    unnamed.leave()
+
+    assert "" not in world.group.static_members

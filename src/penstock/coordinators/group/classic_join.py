@@ -128,7 +128,7 @@ def _turn_away(turn: Turn, member_id: str) -> None:
 
 def _join_without_id(turn: Turn, request: JoinGroupRequest, protocols: Protocols, caller: Caller) -> ErrorCode:
     classic, instance_id = turn.classic, request.group_instance_id
-    member_id = _new_member_id(request, caller)
+    member_id = new_member_id(request, caller)
     new = _new_member(member_id, request, protocols, caller)
     if instance_id is not None and instance_id in classic.static_members:
         return _replace_static(turn, classic.members[classic.static_members[instance_id]], new, caller)
@@ -142,7 +142,7 @@ def _join_without_id(turn: Turn, request: JoinGroupRequest, protocols: Protocols
     return ErrorCode.NONE
 
 
-def _new_member_id(request: JoinGroupRequest, caller: Caller) -> str:
+def new_member_id(request: JoinGroupRequest, caller: Caller) -> str:
     name = caller.client_id if request.group_instance_id is None else request.group_instance_id
     # A client may have a name that fills a string of the protocol; its member id has to fit in one, too.
     return f"{name[:LONGEST_NAME_IN_MEMBER_ID]}-{caller.new_id()}"

@@ -138,7 +138,8 @@ class ClassicGroup:
         )
         for stored in record.members:
             member = _restored_member(stored, record.protocol or "")
-            twin = group.static_members.get(stored.group_instance_id or "")
+            instance_id = stored.group_instance_id
+            twin = None if instance_id is None else group.static_members.get(instance_id)
             if twin is not None:  # never written by a sane coordinator; the later one counts
                 group.remove(twin)
             group.add(member)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.coordinators.decision import Caller, Decision, Now
 from penstock.coordinators.group import classic, migration
+from penstock.coordinators.group.classic_join import new_member_id
 from penstock.coordinators.group.classic_state import NO_MEMBER_ID
 from penstock.coordinators.group.consumer_fencing import fence_members
 from penstock.coordinators.group.consumer_heartbeat import known_member, refuse_if_full, write
@@ -93,7 +94,7 @@ def _join(
     """None when the request is answered otherwise."""
     refuse_if_full(group, request.member_id, machine.config)
     subscription = _check_join(machine, group, request)
-    member_id = request.member_id or f"{request.group_instance_id or caller.client_id}-{caller.new_id()}"
+    member_id = request.member_id or new_member_id(request, caller)
     if not request.member_id and not request.group_instance_id and caller.api_version >= MEMBER_ID_REQUIRED_SINCE:
         return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
     before, replaced = _find_member(group, request, member_id)
