@@ -43,6 +43,8 @@ class LogRecord(NamedTuple):
     value: bytes | None
     meaning: Any = None
     """What the machine that wrote it means by it, so that it need not read its own bytes; None when read from a log."""
+    timestamp: int = -1
+    """When it was written, of a record that is read from a log."""
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ def _replay_batch(
     try:
         for record in iterate(content, position):
             try:
-                apply(LogRecord(record.key or b"", record.value))
+                apply(LogRecord(record.key or b"", record.value, timestamp=record.timestamp))
                 metrics.records_loaded += 1
             except ValueError as error:
                 _report(partition, record.offset, error, metrics)

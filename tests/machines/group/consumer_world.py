@@ -58,7 +58,7 @@ class World:
 
     def carry_out(self, decision: Decision) -> list[Record]:
         """As the shell does: append, apply, answer."""
-        self.log += decision.records
+        self.log += [record._replace(timestamp=self.now.wall_ms) for record in decision.records]
         for record in decision.records:
             self.machine.apply(record)
         self.answers.update(decision.answers)
@@ -123,7 +123,7 @@ class World:
 def replayed(log: list[LogRecord], config: GroupConfig, topics: dict[str, TopicFacts]) -> GroupMachine:
     machine = GroupMachine(config, topics)
     for record in log:
-        machine.apply(LogRecord(record.key, record.value))
+        machine.apply(LogRecord(record.key, record.value, timestamp=record.timestamp))
     return machine
 
 

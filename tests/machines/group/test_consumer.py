@@ -8,7 +8,7 @@ import pytest
 from tests.machines.group.consumer_world import GROUP, World, replayed, settle, topic_id
 
 from penstock.coordinators.decision import Decision
-from penstock.coordinators.group import consumer
+from penstock.coordinators.group import consumer, offsets
 from penstock.coordinators.group.consumer_records import current_record, member_record
 from penstock.coordinators.group.consumer_state import Member
 from penstock.coordinators.group.records import (
@@ -20,7 +20,12 @@ from penstock.coordinators.group.records import (
 from penstock.coordinators.group.state import Group
 from penstock.core.errors import ErrorCode
 from penstock.protocol.messages.consumer_groups import CONSUMER_MEMBER_TYPE, DescribedConsumerGroup
-from penstock.protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequestGroup
+from penstock.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+)
 
 
 def the_group(world: World) -> Group:
@@ -230,3 +235,29 @@ def test_given_a_log_in_which_two_members_have_a_partition_when_one_gives_it_up_
     world.crash()
 
     assert world.group.owners == {topic_id(1): {0: "b"}}
+
+
+@pytest.mark.parametrize("has_crashed", [False, True])
+def test_given_offsets_of_long_ago_when_the_last_member_leaves_then_the_retention_begins(has_crashed: bool) -> None:
+    world = World(orders=1)
+    world.crash()  # with loading begins the search for what has expired
+    member = world.member("a", "orders")
+    member.join()
+    decision = Decision()
+    topics = [OffsetCommitRequestTopic(name="orders", partitions=[OffsetCommitRequestPartition(committed_offset=7)])]
+    request = OffsetCommitRequest(
+        group_id=GROUP, member_id="a", generation_id_or_member_epoch=world.group.epoch, topics=topics
+    )
+    offsets.commit(world.machine, request, world.caller(9), world.now, decision)
+    world.carry_out(decision)
+    assert world.machine.groups[GROUP].offsets
+    retention_ms = world.config.offsets_retention_ms
+    world.now_ms += 2 * retention_ms  # during which it went on sending heartbeats
+    member.leave()
+    if has_crashed:
+        world.crash()
+
+    world.wait(retention_ms - 1)
+    assert world.machine.groups[GROUP].offsets
+    world.wait(world.config.offsets_retention_check_interval_ms + 1)
+    assert GROUP not in world.machine.groups

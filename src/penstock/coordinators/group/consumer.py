@@ -53,12 +53,14 @@ __all__ = [
     "delete",
     "describe",
     "due",
+    "empty_since_ms",
     "heartbeat",
     "is_empty",
     "loaded",
     "state_name",
     "subscribed_topics",
     "topics_changed",
+    "was_changed_at",
 ]
 
 MEMBER_EPOCHS_SINCE = 9
@@ -75,6 +77,16 @@ def _of(group: Group) -> ConsumerGroup:
 
 def is_empty(group: Group) -> bool:
     return not _of(group).members
+
+
+def empty_since_ms(group: Group) -> int:
+    """Of an empty group, by the wall clock: its last member's going was the last change of its epoch."""
+    return _of(group).changed_ms
+
+
+def was_changed_at(group: Group, timestamp: int) -> None:
+    """Kafka's record of an epoch has no time in it, but the log has when it was written."""
+    _of(group).changed_ms = timestamp
 
 
 def state_name(group: Group) -> str:

@@ -25,5 +25,6 @@ def fence_members(
         migration.downgrade(machine, group, gone, now, decision)
     else:
         decision.records += [encode(record) for record in removal_records(machine, group, gone)]
+        group.changed_ms = now.wall_ms
     for member in gone:
         cancel_timers(machine, group.group_id, member.member_id)

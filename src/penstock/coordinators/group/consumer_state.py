@@ -85,6 +85,10 @@ class ConsumerGroup:
     has_old_metadata_record: bool = False
     """Kafka before 4.1 wrote what the metadata hash stands for now; it is to be taken away."""
 
+    changed_ms: int = -1
+    """When members last went, by the wall clock; after a replay, when the epoch last changed. So it is exact for a
+    group that has become empty, which is what it is for.
+    """
     metadata_is_current: bool = False
     """Soft: whether no topic has changed since the metadata hash was computed."""
     changed_topics: set[str] = field(default_factory=set)
@@ -140,7 +144,7 @@ class ConsumerGroup:
     def _forget_instance(self, member: Member | None) -> None:
         # The records of a replaced member come in an order in which the instance may already be somebody else's.
         instance_id = None if member is None else member.instance_id
-        if member is not None and instance_id and self.static_members.get(instance_id) == member.member_id:
+        if member is not None and instance_id is not None and self.static_members.get(instance_id) == member.member_id:
             del self.static_members[instance_id]
 
     def _move_ownership(self, before: Member | None, after: Member | None) -> None:

@@ -12,6 +12,7 @@ from types import ModuleType
 from penstock.coordinators.decision import Caller, Decision, LogRecord, Now
 from penstock.coordinators.group import classic, consumer, consumer_classic, offsets
 from penstock.coordinators.group.records import (
+    ConsumerGroupMetadata,
     GroupMetadataRecord,
     GroupTombstone,
     OffsetCommitRecord,
@@ -63,6 +64,8 @@ class GroupMachine:
                 classic.apply(self, decoded)
             case _:
                 consumer.apply(self, decoded)
+                if isinstance(decoded, ConsumerGroupMetadata) and record.timestamp >= 0:
+                    consumer.was_changed_at(self.groups[decoded.group_id], record.timestamp)
 
     def group_or_new(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
@@ -133,6 +136,8 @@ class GroupMachine:
         return group.classic is None or classic.is_empty(group)
 
     def empty_since_ms(self, group: Group) -> int:
+        if group.consumer is not None:
+            return consumer.empty_since_ms(group)
         return 0 if group.classic is None else classic.empty_since_ms(group)
 
     def subscribed_topics(self, group: Group) -> set[str] | None:
