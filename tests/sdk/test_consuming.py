@@ -32,6 +32,11 @@ def test_given_more_messages_than_asked_for_when_consumed_then_batches_are_no_la
     assert max(sizes) == 3
 
 
+def test_given_no_name_for_the_group_when_consumed_then_it_is_refused(client: Client, topic: str) -> None:
+    with pytest.raises(ValueError, match="a group needs a name"):
+        client.consume(topic, "")
+
+
 @pytest.mark.parametrize("size", [0, -1, 1_000_001])
 def test_given_an_impossible_batch_size_when_consumed_then_it_is_refused(
     client: Client, topic: str, group: str, size: int

@@ -77,6 +77,8 @@ class Session:
             self._reset_offset(topic, group, partition, offset)
 
     def consumer(self, topic: str, group: str) -> GroupConsumer:
+        if not group:
+            raise ValueError("a group needs a name")  # without one confluent-kafka ends the process
         with self._lock:
             self.check_open()
             consumer = self._consumers.get((topic, group))
