@@ -26,7 +26,7 @@ from penstock.cli.group_offsets import BadPlan, Offsets, ResetKind, Selection, p
 from penstock.cli.group_reset import check_inactive, plan_for, print_plan, reset_of
 from penstock.cli.group_view import assignment_text, print_group
 from penstock.cli.offset_deletion import DeletionRefused, delete_offsets
-from penstock.cli.terminal import print_columns, print_json
+from penstock.cli.terminal import print_columns, print_json, shown
 from penstock.core.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _delete_groups(admin: AdminClient, groups: list[str], timeout: float) -> lis
     for group, future in admin.delete_consumer_groups(groups, request_timeout=timeout).items():
         try:
             future.result()
-            print(f"deleted {group}")
+            print(f"deleted {shown(group)}")
         except KafkaException as refused:
             failures.append(f'group "{group}": {_with_advice(reason(refused.args[0]))}')
     return failures
@@ -230,7 +230,7 @@ def _delete_offsets(
         try:
             chosen = _committed_of(selections, committed)
             delete_offsets(settings, group, chosen, timeout)
-            print(f"deleted offsets of {group}: {assignment_text(chosen)}")
+            print(f"deleted offsets of {shown(group)}: {assignment_text(chosen)}")
         except (BadPlan, DeletionRefused) as refused:
             failures.append(f'group "{group}": {_with_advice(str(refused))}')
     return failures

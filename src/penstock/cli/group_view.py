@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from penstock.cli.terminal import print_columns
+from penstock.cli.terminal import print_columns, shown
 from penstock.core.ids import TopicPartition
 
 NOTHING = "-"
@@ -132,7 +132,7 @@ def assignment_text(assignment: Iterable[TopicPartition]) -> str:
 
 def print_group(view: GroupView) -> None:
     protocol = f"{view.type}, {view.assignor}" if view.assignor else view.type
-    print(f"{view.group}  {view.state}  {protocol}  coordinator {view.coordinator}")
+    print(f"{shown(view.group)}  {view.state}  {protocol}  coordinator {view.coordinator}")
     if view.members:
         rows = [
             (member.member_id, member.client_id, member.host, assignment_text(member.assignment))

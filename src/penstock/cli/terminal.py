@@ -17,10 +17,15 @@ _UPDATE_EVERY_S = 0.1
 
 
 def print_columns(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    table = [[str(cell) for cell in row] for row in (header, *rows)]
+    table = [[shown(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def shown(name: str) -> str:
+    """A name that somebody else chose, without line breaks and orders to the terminal: those as in a JSON string."""
+    return name if name.isprintable() else json.dumps(name)[1:-1]
 
 
 def print_json(document: object) -> None:

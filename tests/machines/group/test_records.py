@@ -128,6 +128,16 @@ WRITTEN: list[tuple[Record, bytes, bytes | None]] = [
 # What is written
 
 
+@every_kind
+@examples(30)
+@given(data=st.data())
+def test_given_any_record_then_it_means_what_its_bytes_say(kind: Any, data: st.DataObject) -> None:
+    """A machine applies the former, a replay the latter."""
+    written = encode(data.draw(any_record(kind)))
+
+    assert written.meaning == decode(written)
+
+
 @pytest.mark.parametrize(("record", "key", "value"), WRITTEN, ids=lambda part: type(part).__name__)
 def test_given_a_record_then_it_is_written_as_kafka_4_2_writes_it_and_read_again(
     record: Record, key: bytes, value: bytes | None

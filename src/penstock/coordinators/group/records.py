@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.coordinators.decision import LogRecord
@@ -325,6 +325,7 @@ _KINDS = (
 )
 _LEGACY_OFFSET_COMMIT = 0
 _VERSION_WITH_EXPIRY = 1
+_NO_EPOCH = -1
 
 _KIND_OF: dict[type, _Kind] = {kind.record: kind for kind in _KINDS} | {kind.tombstone: kind for kind in _KINDS}
 _KIND_BY_NUMBER = {kind.number: kind for kind in _KINDS} | {_LEGACY_OFFSET_COMMIT: _KIND_OF[OffsetCommitRecord]}
@@ -351,6 +352,7 @@ def encode(record: Record) -> LogRecord:
     version = kind.version
     if isinstance(record, OffsetCommitRecord) and record.expire_timestamp != NO_TIMESTAMP:
         version = _VERSION_WITH_EXPIRY
+        record = replace(record, leader_epoch=_NO_EPOCH, topic_id=NO_TOPIC_ID)
     return LogRecord(key, kind.value.encode_fields_of(record, version), record)
 
 
