@@ -40,6 +40,15 @@ def test_given_time_entries_when_trimmed_then_the_file_is_kafkas_layout_and_only
     assert (tmp_path / "a.timeindex").read_bytes() == struct.pack(">qiqi", 50, 1, 60, 4)
 
 
+def test_given_an_open_index_when_somebody_looks_at_the_file_then_it_holds_whole_entries(tmp_path: Path) -> None:
+    """Tools, Kafka's and ours, call anything else damaged."""
+    index = TimeIndex(str(tmp_path / "a.timeindex"), BASE)
+    for number in range(1_000):
+        index.append(index.reserve(1), number, BASE + number)
+
+        assert (tmp_path / "a.timeindex").stat().st_size % 12 == 0
+
+
 @given(st.sets(st.integers(0, 60), max_size=20), st.integers(-5, 70))
 @settings(max_examples=80, deadline=None)
 def test_given_any_entries_when_looked_up_then_the_last_at_or_before_is_found(

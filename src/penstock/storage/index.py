@@ -108,7 +108,9 @@ class SparseIndex:
         try:
             size = os.fstat(fd).st_size
             if size < needed_bytes:
-                size = max(needed_bytes, _FIRST_ALLOCATION_BYTES, 2 * self.count * self._entry.size)
+                # Whole entries, as everything that reads a file of them expects, Kafka's tools included.
+                first = _FIRST_ALLOCATION_BYTES - _FIRST_ALLOCATION_BYTES % self._entry.size
+                size = max(needed_bytes, first, 2 * self.count * self._entry.size)
                 os.posix_fallocate(fd, 0, size)
             return self._admit(mmap.mmap(fd, size))
         finally:
