@@ -46,14 +46,17 @@ def test_given_a_started_broker_then_the_ready_file_says_where_it_is(tmp_path: P
 
         assert facts == {"node_id": 1, "pid": broker.pid, "kafka": broker.bootstrap, "http": broker.http}
         assert f"ready: kafka {broker.bootstrap}, http {broker.http}" in broker.log_text()
+        broker.stop()
+
+        assert not broker.ready_path.exists()
 
 
 def test_given_a_data_directory_in_use_when_a_second_broker_starts_then_it_is_refused_by_name(tmp_path: Path) -> None:
-    with Broker.start(tmp_path / "data"):
+    with Broker.start(tmp_path / "data") as first:
         command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data-dir", str(tmp_path / "data")]
-        second = subprocess.run(
-            [*command, "--port", "0", "--http-port", "0"], capture_output=True, text=True, timeout=30
-        )
+        command += ["--port", "0", "--http-port", "0", "--ready-file", str(first.ready_path)]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert first.ready_path.exists()
 
     assert second.returncode == 1
     assert f"{tmp_path / 'data'} is in use by another broker" in second.stderr

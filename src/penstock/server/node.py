@@ -101,6 +101,7 @@ class Node:
         self._files = Files(FILE_THREADS, "files")
         self._flushes = Files(FLUSH_THREADS, "flush")
         self._data = await self._files.run(DataDirectory.open, self._static_config.data_dir)
+        self._forget_ready_file()  # one that a crash left tells of a port where nobody listens
         await self._start()
         _collect_garbage_less_often()
         await self._stop.wait()
@@ -230,6 +231,10 @@ class Node:
             unfinished.replace(self._ready_file)
         self._tasks.spawn(self._http.serve(self._files), name="http")
 
+    def _forget_ready_file(self) -> None:
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+
     # Serving
 
     def _current_config(self) -> BrokerConfig:
@@ -281,6 +286,7 @@ class Node:
 
     async def _finish(self) -> None:
         self._state = "stopping"
+        self._forget_ready_file()
         for listener in self._listeners:
             listener.stop_accepting()
         self._groups.close()

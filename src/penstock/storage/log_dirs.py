@@ -117,10 +117,22 @@ class DataDirectory:
         """Opens the logs of all partitions that `claim` knows, several at a time."""
         with ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open-log") as pool:
             opened = dict(pool.map(lambda tp: (tp, self._open(tp, claim, now_ms)), self._partitions()))
+        if not self.was_clean:
+            self._tell_of_recovery(opened.values())
         set_aside = [tp for tp, opened_log in opened.items() if opened_log is None and tp not in self.failed]
         if set_aside:
             self._forget(set_aside)
         return {tp: opened_log for tp, opened_log in opened.items() if opened_log is not None}
+
+    def _tell_of_recovery(self, logs: Iterable[Log | None]) -> None:
+        reports = [each.recovery_report for each in logs if each is not None and each.recovery_report is not None]
+        if reports:
+            facts = {
+                "logs": len(reports),
+                "checked_bytes": sum(report.scanned_bytes for report in reports),
+                "cut_bytes": sum(report.truncated_bytes for report in reports),
+            }
+            log.warning("the last stop was not clean: logs checked", extra=facts)
 
     def _partitions(self) -> list[TopicPartition]:
         with os.scandir(self.path) as entries:
