@@ -139,6 +139,7 @@ def test_given_a_file_in_its_forms_then_its_offsets_are_found(text: str) -> None
         ("other,orders,0,5", 'no offsets for group "group"'),
         ("orders,0,5\norders,zero,5", "line 2: expected topic,partition,offset"),
         ("orders,0", "line 1: expected topic,partition,offset"),
+        ("xx\norders,0,5\norders,a,b", "line 1, 3: expected topic,partition,offset"),
         ("orders,0,5\norders,0,6", "orders-0 is in it twice"),
         ("{", "not the JSON of a dry run"),
         ('{"offsets": [{"topic": "orders", "partition": 0}]}', "not the JSON of a dry run"),

@@ -64,13 +64,17 @@ def test_given_requests_that_the_broker_refuses_then_its_reason_is_shown(tools: 
 
 
 def test_given_mistakes_in_the_command_then_nothing_is_sent_and_the_exit_code_is_2(tools: Tools, topic: str) -> None:
-    nothing, no_value, no_port = tools.each_refusal(
+    nothing, no_value, no_port, no_setting, internal = tools.each_refusal(
         ("topic", "alter", topic),
         ("topic", "create", topic, "-c", "retention.ms"),
         ("topic", "list", "-b", "localhost"),
+        ("topic", "list", "-X", "nonsense=1"),
+        ("topic", "delete", "__consumer_offsets"),
         exit_code=2,
     )
 
     assert "nothing to alter" in nothing
     assert "KEY=VALUE" in no_value
     assert "HOST:PORT" in no_port
+    assert '-X: No such configuration property: "nonsense"' in no_setting
+    assert "--internal" in internal

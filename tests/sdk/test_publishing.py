@@ -7,6 +7,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.partitioner.default import murmur2
 
 from penstock.sdk import (
+    BadConfig,
     BrokerUnreachable,
     Client,
     ClientClosed,
@@ -195,6 +196,17 @@ def test_given_a_broker_that_goes_away_when_asked_then_that_is_said_and_when_it_
 def test_given_settings_that_the_promise_rests_on_when_a_client_is_made_then_they_are_refused() -> None:
     with pytest.raises(ValueError, match=r"may not set acks, enable\.auto\.commit"):
         Client(config={"acks": "1", "enable.auto.commit": True, "client.id": "mine"})
+
+
+def test_given_a_setting_that_does_not_exist_when_it_is_needed_then_it_is_named(broker: BrokerProcess) -> None:
+    with Client(broker.bootstrap, config={"nonsense": "1"}) as client:
+        for ask in (
+            lambda: client.publish("orders", None, "x"),
+            lambda: client.create_topic("orders"),
+            lambda: client.consume("orders", "group"),
+        ):
+            with pytest.raises(BadConfig, match="nonsense"):
+                ask()
 
 
 def test_given_a_closed_client_when_asked_then_it_says_so(broker: BrokerProcess) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, TopicMetadata
 
 Settings = dict[str, str | int | float | bool]
+Client = TypeVar("Client")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_S = 3
@@ -63,14 +65,14 @@ def admin_client(bootstrap: str, settings: list[str] | None) -> AdminClient:
     _require_confluent_kafka()
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient(client_settings(bootstrap, settings, {}))
+    return _made(AdminClient, client_settings(bootstrap, settings, {}))
 
 
 def producer(bootstrap: str, settings: list[str] | None, own: Settings) -> Producer:
     _require_confluent_kafka()
     from confluent_kafka import Producer
 
-    return Producer(client_settings(bootstrap, settings, own))
+    return _made(Producer, client_settings(bootstrap, settings, own))
 
 
 def consumer(bootstrap: str, settings: list[str] | None, own: Settings) -> Consumer:
@@ -79,7 +81,17 @@ def consumer(bootstrap: str, settings: list[str] | None, own: Settings) -> Consu
     from confluent_kafka import Consumer
 
     group: Settings = {"group.id": "penstock-cli", "enable.auto.commit": False, "enable.auto.offset.store": False}
-    return Consumer(client_settings(bootstrap, settings, group | own))
+    return _made(Consumer, client_settings(bootstrap, settings, group | own))
+
+
+def _made(client: Callable[[Settings], Client], settings: Settings) -> Client:
+    """librdkafka looks at its settings when a client is made."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return client(settings)
+    except KafkaException as refused:
+        fail(f"-X: {refused.args[0].str()}", 2)
 
 
 def _require_confluent_kafka() -> None:

@@ -124,6 +124,7 @@ def parse_file(text: str, group: str) -> Offsets:
 
 
 def _csv_rows(text: str, group: str) -> Iterable[tuple[TopicPartition, int]]:
+    bad_lines = []
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         cells = [cell.strip() for cell in row]
         if not any(cells) or (number == 1 and cells in (_FIELDS, _FIELDS_WITH_GROUP)):
@@ -134,7 +135,9 @@ def _csv_rows(text: str, group: str) -> Iterable[tuple[TopicPartition, int]]:
             topic, partition, offset = cells
             yield TopicPartition(topic, int(partition)), int(offset)
         except ValueError:
-            raise BadPlan(f"line {number}: expected topic,partition,offset") from None
+            bad_lines.append(str(number))
+    if bad_lines:
+        raise BadPlan(f"line {', '.join(bad_lines)}: expected topic,partition,offset")
 
 
 def _json_rows(text: str) -> Iterable[tuple[TopicPartition, int]]:

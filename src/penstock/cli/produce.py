@@ -93,7 +93,8 @@ def produce(
         "linger.ms": 5,
     }
     with _opened(file) as (lines, total_bytes):
-        delivery = _Delivery(producer(bootstrap, client_config, settings), topic, defaults)
+        verb = "sent" if acks is Acks.NONE else "delivered"  # without acknowledgements nobody knows
+        delivery = _Delivery(producer(bootstrap, client_config, settings), topic, defaults, verb)
         delivery.produce_all(lines, parse, total_bytes)
     delivery.report()
 
@@ -122,10 +123,11 @@ class _Defaults:
 class _Delivery:
     """Counts what became of every line."""
 
-    def __init__(self, client: Producer, topic: str, defaults: _Defaults) -> None:
+    def __init__(self, client: Producer, topic: str, defaults: _Defaults, verb: str) -> None:
         self._client = client
         self._topic = topic
         self._defaults = defaults
+        self._verb = verb
         self._delivered = 0
         self._failures: list[tuple[int, str]] = []
         self._lines = 0
@@ -181,7 +183,7 @@ class _Delivery:
 
     def report(self) -> None:
         records = "record" if self._delivered == 1 else "records"
-        print(f"{self._delivered} {records} delivered to {self._topic}", file=sys.stderr)
+        print(f"{self._delivered} {records} {self._verb} to {self._topic}", file=sys.stderr)
         if not self._failures:
             return
         self._failures.sort()

@@ -19,6 +19,7 @@ from penstock.cli.client import (
     reason,
 )
 from penstock.cli.terminal import print_columns, print_json
+from penstock.core.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, TopicDescription
@@ -141,8 +142,14 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     client_config: ClientConfig = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also topics that hold the broker's own state, such as groups' offsets.")
+    ] = False,
 ) -> None:
     """Delete topics and everything in them."""
+    for topic in topics:
+        if topic in INTERNAL_TOPICS and not internal:
+            fail(f'topic "{topic}" holds the broker\'s own state: with --internal it is deleted all the same', 2)
     admin = admin_client(bootstrap, client_config)
     from confluent_kafka import KafkaException
 

@@ -18,6 +18,7 @@ from penstock.sdk.async_client import AsyncClient
 from penstock.sdk.client import Client
 from penstock.sdk.delivery import Delivery
 from penstock.sdk.errors import (
+    BadConfig,
     BrokerUnreachable,
     ClientClosed,
     CommitRefused,
@@ -34,6 +35,7 @@ from penstock.sdk.messages import Batch, Headers, Message, Published
 
 __all__ = [
     "AsyncClient",
+    "BadConfig",
     "Batch",
     "BrokerUnreachable",
     "Client",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.sdk.delivery import DECIDED_HERE
 from penstock.sdk.errors import (
+    BadConfig,
     BrokerUnreachable,
     PenstockError,
     UnknownTopic,
@@ -23,6 +24,8 @@ _log = logging.getLogger("penstock.sdk")
 
 _NO_ANSWER = "no answer"
 _PAUSE_S = 0.05
+
+Made = TypeVar("Made")
 
 
 class _Asks(Protocol):
@@ -38,7 +41,7 @@ class Connection:
 
     def __init__(self, bootstrap: str, config: Mapping[str, str | int | float | bool], timeout_s: float) -> None:
         if taken := sorted(DECIDED_HERE & config.keys()):
-            raise ValueError(f"config may not set {', '.join(taken)}: the client's arguments decide that")
+            raise BadConfig(f"config may not set {', '.join(taken)}: the client's arguments decide that")
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self._config = dict(config)
@@ -51,6 +54,13 @@ class Connection:
         own = {"client.id": "penstock-sdk", "allow.auto.create.topics": False, **defaults}
         always = {"bootstrap.servers": self.bootstrap, "error_cb": self._failed, "logger": _log}
         return {**own, **self._config, **always, **fixed}
+
+    def made(self, client: Callable[[dict[str, Any]], Made], settings: dict[str, Any]) -> Made:
+        """librdkafka looks at its settings when a client is made."""
+        try:
+            return client(settings)
+        except KafkaException as refused:
+            raise BadConfig(f"config: {refused.args[0].str()}") from None
 
     def unreachable(self, error: KafkaError | None = None) -> BrokerUnreachable:
         reason = self._last_failure

@@ -15,6 +15,10 @@ class PenstockError(Exception):
     """The base of all errors of the SDK."""
 
 
+class BadConfig(PenstockError, ValueError):
+    """A setting in `config` that does not exist, has a value that it cannot have, or is not the caller's to choose."""
+
+
 class ClientClosed(PenstockError):
     """A call on a client that was closed."""
 

@@ -58,7 +58,7 @@ class GroupConsumer:
         self._topic = topic
         self._group = group
         fixed = {**_FIXED, "group.id": group, "on_commit": self._commit_answered}
-        self._consumer = Consumer(connection.settings(_DEFAULTS, fixed))
+        self._consumer = connection.made(Consumer, connection.settings(_DEFAULTS, fixed))
         self._is_subscribed = False
         self._is_assigned = False
         self._is_newly_assigned = False

@@ -47,7 +47,7 @@ class Publisher:
     def __init__(self, connection: Connection, delivery: Delivery) -> None:
         self._connection = connection
         defaults = {**_DEFAULTS, "message.timeout.ms": round(connection.timeout_s * 1000)}
-        self._producer = Producer(connection.settings(defaults, PRODUCER_SETTINGS[delivery]))
+        self._producer = connection.made(Producer, connection.settings(defaults, PRODUCER_SETTINGS[delivery]))
         self._topics: dict[str, _RoundRobin] = {}
         self._is_closed = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="penstock-sdk-publisher", daemon=True)

@@ -128,7 +128,7 @@ class Session:
         with self._lock:
             self.check_open()
             if self._admin is None:
-                self._admin = AdminClient(self._connection.settings({}, {}))
+                self._admin = self._connection.made(AdminClient, self._connection.settings({}, {}))
             return self._admin
 
     def check_open(self) -> None:
