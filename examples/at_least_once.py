@@ -3,7 +3,7 @@
 The worker commits a batch when it asks for the next one. What it had done of the batch in which it died is therefore
 not committed, and the worker that takes over gets that batch again.
 
-    python examples/at_least_once.py [--bootstrap-server HOST:PORT]
+    .venv/bin/python examples/at_least_once.py [--bootstrap-server HOST:PORT]
 """
 
 import argparse

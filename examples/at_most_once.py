@@ -3,7 +3,7 @@
 The readings are published without waiting for the broker (acks=0), and the worker commits a batch before it gets it.
 What it had not done of the batch in which it died is nobody's: the worker that takes over starts with the next batch.
 
-    python examples/at_most_once.py [--bootstrap-server HOST:PORT]
+    .venv/bin/python examples/at_most_once.py [--bootstrap-server HOST:PORT]
 """
 
 import argparse

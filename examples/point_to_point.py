@@ -2,7 +2,7 @@
 
 The group gives each partition to one worker. A worker that joins or leaves changes who has which, and nothing else.
 
-    python examples/point_to_point.py [--bootstrap-server HOST:PORT]
+    .venv/bin/python examples/point_to_point.py [--bootstrap-server HOST:PORT]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Publish and subscribe: every subscriber is a group of its own, and gets every message.
 
-python examples/publish_subscribe.py [--bootstrap-server HOST:PORT]
+.venv/bin/python examples/publish_subscribe.py [--bootstrap-server HOST:PORT]
 """
 
 import argparse

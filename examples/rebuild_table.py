@@ -1,19 +1,25 @@
 """A table from a compacted topic: each key's last value, without reading what was replaced long ago.
 
-    python examples/rebuild_table.py localhost:9092 settings
+    .venv/bin/python examples/rebuild_table.py [--bootstrap-server HOST:PORT] [--topic TOPIC]
 
 Keep state as records with keys on a topic with cleanup.policy=compact, a record without a value to delete a key. After
 a restart, read the topic from its beginning to where it ended when you asked: compaction has dropped nearly everything
 but the last record of each key, so this takes time for what the table holds, not for all that ever happened to it.
+
+Without a topic it makes one, and changes a few settings on it.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+import uuid
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.sdk import Client
 
 BATCH_MESSAGES = 10_000
 WAIT_S = 0.1  # a call waits for a full batch, and no longer than this
@@ -87,13 +93,26 @@ def _read_up_to(consumer: Consumer, ends: dict[int, int]) -> Table:
     return table
 
 
-def main() -> None:
-    bootstrap, topic = sys.argv[1:]
-    table = rebuild(bootstrap, topic)
+def some_settings(bootstrap: str) -> str:
+    """A new topic with the history of three settings, one of which is deleted."""
+    topic = f"settings-{uuid.uuid4().hex[:8]}"
+    with Client(bootstrap) as client:
+        client.create_topic(topic, partitions=2, config={"cleanup.policy": "compact"})
+        changes = [("colour", "red"), ("size", "10"), ("colour", "green"), ("draft", "yes"), ("size", "12")]
+        client.publish_many(topic, [*changes, ("draft", None)])
+    return topic
+
+
+def main(bootstrap: str, topic: str | None) -> None:
+    table = rebuild(bootstrap, topic or some_settings(bootstrap))
     for key, value in sorted(table.rows.items()):
         print(f"{key.decode(errors='replace')}\t{value.decode(errors='replace')}")
     print(f"{len(table.rows)} keys from {table.records_read} records", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-server", default="127.0.0.1:9092", metavar="HOST:PORT")
+    parser.add_argument("--topic", help="a compacted topic that is there")
+    options = parser.parse_args()
+    main(options.bootstrap_server, options.topic)

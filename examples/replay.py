@@ -3,7 +3,7 @@
 `seek` moves this member's own place, now. Resetting the group's offset moves the place from which the group starts when
 it comes back: it is done while the group has no members. (`penstock group reset-offsets` does it from the shell.)
 
-    python examples/replay.py [--bootstrap-server HOST:PORT]
+    .venv/bin/python examples/replay.py [--bootstrap-server HOST:PORT]
 """
 
 import argparse

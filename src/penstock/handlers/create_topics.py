@@ -1,4 +1,4 @@
-"""CreateTopics.
+"""CreateTopics: new topics, with as many partitions and replicas as asked for.
 
 v2 to v4: names and errors    v4: -1 partitions or replicas for the broker's default (KIP-464)
 v5: flexible; the answer has counts and configuration (KIP-525)    v6: may be throttled    v7: topic id

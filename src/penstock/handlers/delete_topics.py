@@ -1,4 +1,4 @@
-"""DeleteTopics.
+"""DeleteTopics: topics go at once, their files soon after.
 
 v1: names    v3: TOPIC_DELETION_DISABLED has a code of its own    v4: flexible    v5: error message
 v6: by name or by id
