@@ -246,8 +246,9 @@ async def test_given_a_round_under_way_when_stopped_then_it_ends_at_once_and_lea
 async def test_given_a_round_that_has_not_begun_when_stopped_then_its_log_is_free(shop: Shop) -> None:
     log = shop.add(0)
     shop.start()
-    while not log.cleaning.is_busy:  # noqa: ASYNC110 - turn by turn, so as not to miss the moment
-        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while not log.cleaning.is_busy:  # noqa: ASYNC110 - turn by turn, so as not to miss the moment
+            await asyncio.sleep(0)
 
     await shop.tasks.stop()
 
