@@ -466,3 +466,4 @@ class Feeder:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        self._producer.close()
