@@ -263,7 +263,6 @@ def test_row53_given_two_thousand_idle_connections_then_they_cost_little_and_oth
     broker: BrokerProcess, vitals: Vitals
 ) -> None:
     idle_cost_bytes = 40 * 1024  # 5,000 of them may cost 200 MiB
-    vitals.growth_bytes = 48 * MIB  # an allocator keeps small pieces for the next connections
 
     for _ in range(2):
         with ExitStack() as idle_ones:

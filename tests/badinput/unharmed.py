@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 ANSWER_TIMEOUT_S = 10
 BYSTANDER_TOPIC = "nobody-else-names-this-topic"
 
-GOOD_CLIENT_S = 3.0
+GOOD_CLIENT_S = 1.0
 _CPU_LIMIT_S = 2.0
 _REST_WINDOW_S = 0.3
 # A bug shows itself by a traceback; a refusal is a warning at most.
@@ -89,9 +89,9 @@ class Vitals:
         self._old_client.close()
 
     def _assert_served_soon(self, client: RawClient) -> None:
-        started = time.monotonic()
-        produce_and_fetch(client)
-        elapsed_s = time.monotonic() - started
+        elapsed_s = _served_after_s(client)
+        if elapsed_s >= GOOD_CLIENT_S:  # once may be the machine, which serves others too
+            elapsed_s = _served_after_s(client)
         assert elapsed_s < GOOD_CLIENT_S, f"others were served after {elapsed_s:.2f} s"
 
     def _has_its_descriptors(self) -> bool:
@@ -102,6 +102,12 @@ class Vitals:
     def _is_small_enough(self) -> bool:
         assert self.grown_bytes() <= self.growth_bytes, f"{self.grown_bytes() / MIB:.1f} MiB"
         return True
+
+
+def _served_after_s(client: RawClient) -> float:
+    started = time.monotonic()
+    produce_and_fetch(client)
+    return time.monotonic() - started
 
 
 @contextmanager

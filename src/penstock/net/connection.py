@@ -119,7 +119,7 @@ class Connection:
         self._tick = tick
         self._loop = loop
         self._max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self._buffer = bytearray()  # none for who never says anything
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
@@ -196,7 +196,7 @@ class Connection:
         unread = self._end - self._start
         size = len(self._buffer)
         if unread >= size // 2 or (size < MAX_READ_AHEAD_BYTES and not self._lent):
-            size *= 2
+            size = max(2 * size, RECEIVE_BUFFER_BYTES)
         if self._lent or size != len(self._buffer):
             buffer = bytearray(size)
             buffer[:unread] = self._view[self._start : self._end]
@@ -371,7 +371,7 @@ class Connection:
     def _shrink(self, size: int) -> None:
         if len(self._buffer) <= size:
             return
-        self._buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self._buffer = bytearray()  # none for who never says anything
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._lent = False
