@@ -1,6 +1,6 @@
-"""Builds the compiled record kernels; everything else about the package is in pyproject.toml.
+"""Builds the compiled parts; everything else about the package is in pyproject.toml.
 
-The extensions are optional: without a C compiler the install goes on and their pure-Python twins serve.
+They are optional: without a C compiler the install goes on, and what they do is done in plain Python.
 """
 
 from setuptools import Extension, setup
@@ -17,5 +17,14 @@ setup(
             optional=True,
         )
         for name in ("_kernel", "_compaction")
+    ]
+    + [
+        Extension(
+            "penstock.runtime._syncs",
+            ["src/penstock/runtime/_syncs.pyx"],
+            extra_compile_args=["-O2", "-pthread"],
+            extra_link_args=["-pthread"],
+            optional=True,
+        )
     ]
 )

@@ -12,6 +12,7 @@ from bench.report import Row
 
 MACHINE: Mapping[str, Callable[[Path, int], Row]] = {
     "loopback-16k": partial(machine.loopback_row, "loopback-16k", 16 << 10),
+    "loopback-64k": partial(machine.loopback_row, "loopback-64k", 64 << 10),
     "loopback-1m": partial(machine.loopback_row, "loopback-1m", 1 << 20),
     "sendfile-1m": machine.sendfile_row,
     "page-cache": machine.page_cache_row,

@@ -47,9 +47,14 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @contextmanager
 def no_descriptor_left(broker: Broker) -> Iterator[None]:
     """From now on every open of the broker fails, with EMFILE; connections and files that are open stay so."""
+    with limited(broker, 0):
+        yield
+
+
+@contextmanager
+def limited(broker: Broker, limit: int) -> Iterator[None]:
     soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
     try:
-        limit = lowest_free_descriptor(broker)
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (limit, hard))
         yield
     finally:
@@ -126,7 +131,7 @@ def test_given_no_descriptor_left_when_a_topic_is_created_then_it_can_be_used_on
 
 def test_given_no_descriptor_left_when_a_topic_is_deleted_then_its_files_go_once_there_are_some(broker: Broker) -> None:
     with RawClient(broker.address) as client:
-        create_topic(client, "orders", 2)  # which has no file open that would now be closed
+        create_topic(client, "orders", 2)
 
         with no_descriptor_left(broker):
             assert delete_topic(client, "orders") == 0
@@ -145,7 +150,7 @@ def test_given_hardly_a_descriptor_left_when_a_topic_is_deleted_then_its_files_g
         create_topic(client, "orders")
         produce(client, "orders", a_batch(b"a"))
 
-        with no_descriptor_left(broker):
+        with limited(broker, lowest_free_descriptor(broker)):
             assert delete_topic(client, "orders") == 0  # which gives back the one that its log had
             eventually(lambda: STILL_THERE in broker.log_text())
             assert len(directories_of(broker, "orders")) == 1

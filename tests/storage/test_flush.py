@@ -16,6 +16,7 @@ from tests.storage.kit import NOW_MS, a_batch, append, config, flush, no_descrip
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.runtime.files import Files
+from penstock.runtime.syncs import Syncs
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 
@@ -379,6 +380,43 @@ async def test_given_a_flush_that_was_put_off_when_its_log_is_deleted_then_nobod
         await flusher.drain()
 
     assert log.flushed_offset == 0
+
+
+@pytest.mark.skipif(not Syncs.are_there(), reason="built without a C compiler: Python's threads flush")
+async def test_given_threads_for_syncs_when_flushed_then_they_flush_what_is_only_the_active_file(
+    new_log: NewLog, pool: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log()
+    append(log, a_batch())
+    flush(log)
+    append(log, a_batch())
+    syncs = Syncs(1)
+    failures: list[BaseException] = []
+    flusher = Flusher(pool, failures.append, syncs=syncs)
+    by_python = noted_syncs(monkeypatch)
+
+    flusher.request(log, lambda: None)
+    await until(lambda: log.flushed_offset == 2)
+    assert by_python == []
+
+    append(log, a_batch())
+    log.roll(NOW_MS)
+    flusher.request(log, lambda: None)
+    await until(lambda: log.flushed_offset == 3)
+    assert "00000000000000000000.log" in by_python
+
+    append(log, a_batch())
+    file = log.begin_flush().only_file()
+    assert file is not None
+    for end in (pipe := os.pipe()):
+        os.dup2(end, file.fd)  # which cannot be flushed
+    flusher.request(log, lambda: None)
+    await until(lambda: log.is_failed)
+    assert [error.errno for error in failures if isinstance(error, OSError)] == [errno.EINVAL]
+    assert log.flushed_offset == 3
+    for end in pipe:
+        os.close(end)
+    syncs.close()
 
 
 async def test_given_nothing_to_flush_when_requested_then_it_is_told_at_once(new_log: NewLog, pool: Files) -> None:

@@ -43,6 +43,7 @@ from penstock.replication.manager import ReplicaManager
 from penstock.runtime import logs
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
+from penstock.runtime.syncs import Syncs
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
 from penstock.server.http import HttpServer
@@ -122,7 +123,8 @@ class Node:
         await controller.start(cluster_id)
 
         tick = Tick(asyncio.get_running_loop())
-        self._flusher = Flusher(self._flushes, self._disk_failed, parallel=FLUSH_THREADS)
+        self._syncs = Syncs(FLUSH_THREADS) if Syncs.are_there() else None
+        self._flusher = Flusher(self._flushes, self._disk_failed, parallel=FLUSH_THREADS, syncs=self._syncs)
         self._partitions = ReplicaManager(
             self._node_id,
             self._current_config,
@@ -299,6 +301,8 @@ class Node:
         await self._store.close()
         if self._exit_code == 0:
             await self._flusher.drain()
+            if self._syncs is not None:
+                self._syncs.close()
             if not await self._partitions.close():
                 self._exit_code = 1
         else:

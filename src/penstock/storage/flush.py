@@ -65,6 +65,10 @@ class FlushTicket:
     # Set by run() when the disk was too full for the small files.
     is_partial: bool = False
 
+    def only_file(self) -> LogFile | None:
+        """The file whose flush is all there is to do, as it nearly always is."""
+        return None if self.due or self.obsolete_snapshots else self.active
+
     def run(self) -> None:
         """Blocking. OSError is final for the directory."""
         for file in self.due.files:

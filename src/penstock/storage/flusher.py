@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from functools import partial
 
 from penstock.runtime.files import Files
+from penstock.runtime.syncs import Syncs
 from penstock.storage.flush import FlushTicket
 from penstock.storage.log import Log
 
@@ -27,12 +29,28 @@ Notify = Callable[[], None]
 
 
 class Flusher:
-    __slots__ = ("_failure", "_files", "_idle", "_in_flight", "_on_failure", "_parallel", "_put_off", "_waiting")
+    __slots__ = (
+        "_failure",
+        "_files",
+        "_idle",
+        "_in_flight",
+        "_on_failure",
+        "_parallel",
+        "_put_off",
+        "_syncs",
+        "_waiting",
+    )
 
     def __init__(
-        self, files: Files, on_failure: Callable[[BaseException], None], *, parallel: int = DEFAULT_PARALLEL
+        self,
+        files: Files,
+        on_failure: Callable[[BaseException], None],
+        *,
+        parallel: int = DEFAULT_PARALLEL,
+        syncs: Syncs | None = None,
     ) -> None:
         self._files = files
+        self._syncs = syncs
         self._on_failure = on_failure
         self._parallel = parallel
         self._failure: BaseException | None = None
@@ -82,7 +100,11 @@ class Flusher:
             notify()
             return
         self._in_flight.add(log)
-        self._files.start(ticket.run, lambda error: self._ended(log, notify, ticket, error))
+        done = partial(self._ended, log, notify, ticket)
+        if self._syncs is not None and (file := ticket.only_file()) is not None:
+            self._syncs.start(file.fd, done)
+        else:
+            self._files.start(ticket.run, done)
 
     def _ended(self, log: Log, notify: Notify, ticket: FlushTicket, error: BaseException | None) -> None:
         self._in_flight.discard(log)
