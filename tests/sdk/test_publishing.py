@@ -166,7 +166,7 @@ def test_given_a_broker_that_goes_away_when_asked_then_that_is_said_and_when_it_
     data = tmp_path_factory.mktemp("restarted") / "data"
     with (
         broker_under_test().start(data, port=free_port(), group_initial_rebalance_delay_ms=0) as broker,
-        Client(broker.bootstrap, timeout_s=2) as client,
+        Client(broker.bootstrap, timeout_s=2, config={"reconnect.backoff.max.ms": 200}) as client,
     ):
         client.create_topic(topic_name, partitions=1)
         client.publish(topic_name, None, "before")
