@@ -22,6 +22,8 @@ from penstock.protocol.frames import (
     RequestHeader,
     has_flexible_response_header,
     read_request_header,
+    read_response_header,
+    request_header,
     response_header,
 )
 from penstock.protocol.messages import FLEXIBLE_SINCE
@@ -59,6 +61,15 @@ def test_given_a_version_then_its_header_is_read_to_the_byte_where_the_body_begi
     assert header == RequestHeader(message.API_KEY, version, 77, "client", len(frame))
 
 
+@every_request_version
+def test_given_a_version_then_its_request_header_is_the_one_kio_writes(message: type[Message], version: int) -> None:
+    kio_request = getattr(load_payload_module(message.API_KEY, version, EntityType.request), message.__name__)
+    flexible = kio_request.__header_schema__ is KioHeaderV2
+    expected = a_frame(message.API_KEY, version, "clïent", tags=b"\0" if flexible else None)
+
+    assert request_header(message.API_KEY, version, 77, "clïent", flexible=flexible) == expected
+
+
 @every_response_version
 def test_given_a_version_then_its_response_header_is_the_one_kio_reads(message: type[Message], version: int) -> None:
     header_type = getattr(
@@ -69,6 +80,18 @@ def test_given_a_version_then_its_response_header_is_the_one_kio_reads(message: 
     encoded = response_header(-5, flexible=flexible)
 
     assert entity_reader(header_type)(encoded, 0) == (header_type(correlation_id=-5), len(encoded))
+
+
+@pytest.mark.parametrize(
+    ("header", "flexible"), [(b"", False), (b"\0", True), (b"\x01\x05\x03abc", True), (b"\x80\x00", True)]
+)
+def test_given_a_response_then_its_header_is_read_and_a_cut_one_is_malformed(header: bytes, flexible: bool) -> None:
+    frame = (-5).to_bytes(4, "big", signed=True) + header
+
+    assert read_response_header(memoryview(frame + b"body"), flexible=flexible) == (-5, len(frame))
+    for cut in range(len(frame)):
+        with pytest.raises(MalformedRequest):
+            read_response_header(memoryview(frame[:cut]), flexible=flexible)
 
 
 def test_given_flexible_api_versions_then_the_response_header_stays_plain() -> None:

@@ -73,6 +73,11 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "DeleteRecords": (0, 2),
     "InitProducerId": (0, 5),
     "OffsetForLeaderEpoch": (2, 4),
+    "AddPartitionsToTxn": (0, 5),
+    "AddOffsetsToTxn": (0, 4),
+    "EndTxn": (0, 5),
+    "WriteTxnMarkers": (1, 2),
+    "TxnOffsetCommit": (0, 5),
     "DescribeConfigs": (1, 4),
     "AlterConfigs": (0, 2),
     "DescribeLogDirs": (1, 4),
@@ -81,6 +86,9 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "IncrementalAlterConfigs": (0, 1),
     "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),
+    "DescribeProducers": (0, 0),
+    "DescribeTransactions": (0, 0),
+    "ListTransactions": (0, 2),
     "ConsumerGroupHeartbeat": (0, 1),
     "ConsumerGroupDescribe": (0, 1),
     "DescribeTopicPartitions": (0, 0),
@@ -112,10 +120,13 @@ def type_name(wire: WireType, version: int) -> Any:
     raise AssertionError(f"an array of arrays is not in any layout: {wire}")
 
 
+TIMESTAMPS = ("log_append_time_ms", "transaction_start_time_ms")
+
+
 def with_timestamps_named_as_kio(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [
         (
-            name.replace("log_append_time_ms", "log_append_time"),
+            name.removesuffix("_ms") if name in TIMESTAMPS else name,
             with_timestamps_named_as_kio(kind) if isinstance(kind, list) else kind,
             *rest,
         )

@@ -20,7 +20,8 @@ API_VERSIONS_KEY = 18
 _REQUEST_HEADER = Layout(">hhih")  # api_key, api_version, correlation_id, length of client_id
 _REQUEST_HEADER_SIZE = _REQUEST_HEADER.size
 _unpack_request_header = _REQUEST_HEADER.unpack_from
-_RESPONSE_HEADER_V0 = Layout(">i").pack
+_RESPONSE_HEADER = Layout(">i")
+_RESPONSE_HEADER_V0 = _RESPONSE_HEADER.pack
 _RESPONSE_HEADER_V1 = Layout(">ix").pack
 
 
@@ -58,6 +59,27 @@ def read_request_header(frame: memoryview, flexible_since: Mapping[int, int]) ->
 
 def has_flexible_response_header(api_key: int, api_version: int, flexible_since: Mapping[int, int]) -> bool:
     return api_key != API_VERSIONS_KEY and api_version >= flexible_since[api_key]
+
+
+def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str, *, flexible: bool) -> bytes:
+    name = client_id.encode()
+    header = _REQUEST_HEADER.pack(api_key, api_version, correlation_id, len(name)) + name
+    return header + b"\0" if flexible else header
+
+
+def read_response_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
+    """The correlation id, and where the body starts."""
+    try:
+        (correlation_id,) = _RESPONSE_HEADER.unpack_from(frame)
+        at = _RESPONSE_HEADER.size
+        if flexible:
+            tags = frame[at]
+            at += 1
+            if tags:
+                at = skip_tagged_fields(frame, at, len(frame), tags)
+    except (IndexError, StructError):
+        raise MalformedRequest(f"a response of {len(frame)} bytes ends within its header") from None
+    return correlation_id, at
 
 
 def response_header(correlation_id: int, *, flexible: bool) -> bytes:

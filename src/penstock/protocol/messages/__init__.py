@@ -33,6 +33,7 @@ from penstock.protocol.messages import (
     producers,
     records,
     topics,
+    transactions,
 )
 
 MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
@@ -55,6 +56,11 @@ MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (offsets.DeleteRecordsRequest, offsets.DeleteRecordsResponse),
     (producers.InitProducerIdRequest, producers.InitProducerIdResponse),
     (offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse),
+    (transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
+    (transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
+    (transactions.EndTxnRequest, transactions.EndTxnResponse),
+    (transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
+    (transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
     (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
     (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
     (cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse),
@@ -63,6 +69,9 @@ MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),
     (group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
     (cluster.DescribeClusterRequest, cluster.DescribeClusterResponse),
+    (transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
+    (transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse),
+    (transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
     (consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse),
     (consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse),
     (topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse),

@@ -9,6 +9,7 @@ key, and if it is not a tombstone whose time has come. What must stay true:
 - Nothing is believed that a CRC does not cover.
 
 Batches that are compressed, or that belong to a transaction, are left to the caller: both passes stop in front of them.
+Markers, of which there is one record in a batch, have no compiled form.
 """
 
 from __future__ import annotations
@@ -310,6 +311,25 @@ def with_records(header: BatchHeader, filtered: FilteredRecords, section_bytes: 
         max_timestamp=filtered.max_timestamp,
         records_count=filtered.records_count,
     )
+
+
+def without_records(header: BatchHeader) -> bytearray:
+    """The batch that stays for its offsets and sequence numbers."""
+    return assemble(with_records(header, _nothing(header), 0), b"")
+
+
+def with_delete_horizon(batch: ReadableBuffer, header: BatchHeader, horizon_ms: int) -> bytearray:
+    """An uncompressed batch with all its records, which are kept until then. Raises InvalidRecords."""
+    data = bytes(memoryview(batch)[HEADER_BYTES : header.size])
+    reader = _Reader(data)
+    kept = []
+    for _ in range(header.records_count):
+        start = reader.at
+        timestamp_delta = reader.record()[1]
+        kept.append((start, reader.at, timestamp_delta))
+    reader.finish()
+    filtered = _rewritten(data, header, kept, horizon_ms)
+    return assemble(with_records(header, filtered, len(filtered.section)), filtered.section)
 
 
 def _nothing(header: BatchHeader) -> FilteredRecords:

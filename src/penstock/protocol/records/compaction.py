@@ -13,7 +13,9 @@ from penstock.protocol.records._pure_compaction import (
     SLOT_BYTES,
     FilteredRecords,
     Stop,
+    with_delete_horizon,
     with_records,
+    without_records,
 )
 
 if TYPE_CHECKING:
@@ -35,5 +37,7 @@ __all__ = [
     "Stop",
     "add_batches",
     "add_records",
+    "with_delete_horizon",
     "with_records",
+    "without_records",
 ]
