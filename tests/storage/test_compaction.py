@@ -20,7 +20,6 @@ from tests.storage.compaction_kit import (
 from tests.storage.kit import NOW_MS, append, bytes_of, flush, headers, records, reopen
 
 from penstock.protocol.batch import DELETE_HORIZON_BIT, Codec, read_header, stamp_log_append_time
-from penstock.protocol.records import Record, build_batch
 from penstock.storage.compaction import CleanerLimits, CleaningAborted, plan_cleaning
 from penstock.storage.compaction_plan import SegmentFacts, groups
 from penstock.storage.log import DuplicateBatch, Log
@@ -299,21 +298,6 @@ def test_given_a_producer_whose_records_are_all_superseded_when_rebuilt_from_the
 
 
 # Others at the same log
-
-
-def test_given_a_transaction_when_cleaned_then_its_batches_and_markers_stay_whole(tmp_path: Path) -> None:
-    """Until transactions are there: see compaction_rewrite."""
-    log = a_log(tmp_path)
-    append(log, build_batch([Record(b"a", b"1", (), NOW_MS)] * 2, producer_id=5, producer_epoch=0, base_sequence=0,
-                            is_transactional=True))  # fmt: skip
-    append(log, build_batch([Record(b"\0\0\0\1", b"\0" * 6, (), NOW_MS)], producer_id=5, producer_epoch=0,
-                            base_sequence=2, is_transactional=True, is_control=True))  # fmt: skip
-    put(log, (b"a", b"2"))
-    log.roll(NOW_MS)
-
-    clean(log)
-
-    assert [offset for offset, _, _ in pairs(log)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("step", [1, 2])

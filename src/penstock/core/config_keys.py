@@ -10,6 +10,7 @@ from __future__ import annotations
 from penstock.core.config_values import INT_MAX, MIB, MINUTE_MS, SECOND_MS, ConfigType, Key
 from penstock.core.group_keys import GROUP_KEYS, OFFSETS_KEYS
 from penstock.core.log_keys import CLEANER_KEYS, DURABILITY_KEYS, RECORD_KEYS, RETENTION_KEYS, SEGMENT_KEYS
+from penstock.core.transaction_keys import TRANSACTION_KEYS
 
 BOOL, STRING, INT, LONG, LIST = ConfigType.BOOL, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
 
@@ -194,6 +195,7 @@ BROKER_KEY_GROUPS: dict[str, tuple[Key, ...]] = {
     "Records": RECORD_KEYS,
     "Groups": GROUP_KEYS,
     "Committed offsets": OFFSETS_KEYS,
+    "Transactions": TRANSACTION_KEYS,
 }
 
 BROKER_KEYS: dict[str, Key] = {key.name: key for keys in BROKER_KEY_GROUPS.values() for key in keys}

@@ -161,13 +161,16 @@ class ErrorCode(IntEnum):
 MAX_MESSAGE_CHARACTERS = 1000
 
 
+def message_of(text: str) -> str:
+    """As it fits into an answer, whatever a client chose for a name in it."""
+    return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[:MAX_MESSAGE_CHARACTERS] + "..."
+
+
 class BrokerError(Exception):
     """A request, or one partition or topic of it, fails with this code; the message is for a person."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
-        text = message or code.name
-        if len(text) > MAX_MESSAGE_CHARACTERS:
-            text = text[:MAX_MESSAGE_CHARACTERS] + "..."
+        text = message_of(message or code.name)
         super().__init__(text)
         self.code = code
         self.message = text

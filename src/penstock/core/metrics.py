@@ -55,6 +55,18 @@ class CoordinatorMetrics:
 
 
 @dataclass(slots=True)
+class TransactionMetrics:
+    """Of all transactional ids together, and of what partitions were asked to take. Only what had begun is counted."""
+
+    commits: int = 0
+    aborts: int = 0
+    # Of the aborts: their producers took longer than they had asked for.
+    timeouts: int = 0
+    # Writes that belong to no open transaction: delayed ones, and those of fenced producers.
+    verification_failures: int = 0
+
+
+@dataclass(slots=True)
 class CleanerMetrics:
     """Compaction, of all logs together."""
 

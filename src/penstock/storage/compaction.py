@@ -4,7 +4,8 @@
 to the loop: taking a look at the log, and putting a new segment in the place of old ones. What must stay true:
 - The map is made from the dirty part and ends at a batch boundary, `clean_end`. Records behind it are not touched.
 - Segments are replaced from the first to the last. So whenever this stops, an old value is gone before the tombstone
-  that deleted it.
+  that deleted it, and a batch before the marker of its transaction.
+- Records of aborted transactions replace nothing: they are not in the map.
 - Whoever changes the log meanwhile (retention, truncation, deletion, another policy) wins, and the rest is given up.
 """
 
@@ -23,8 +24,10 @@ from penstock.protocol.compression import MAX_DECOMPRESSED_BYTES
 from penstock.protocol.records import InvalidRecords
 from penstock.protocol.records.compaction import SLOT_BYTES, OffsetMap, Stop, add_batches, add_records
 from penstock.storage import compaction_plan
+from penstock.storage.aborted import aborted_between, check_txn_index
 from penstock.storage.compaction_plan import CleaningPlan, CleaningRule, SegmentFacts
 from penstock.storage.compaction_rewrite import GroupRewriter
+from penstock.storage.compaction_transactions import CleanedTransactions
 from penstock.storage.log import Log
 from penstock.storage.producers import ProducerEntry
 from penstock.storage.segment import Segment
@@ -116,9 +119,12 @@ class Cleaning:
         self._limits = limits
         self._now_ms = now_ms
         self._pause = pause
+        # Markers of what is cleaned may be in segments behind it.
+        self._all_segments = log.segments
         self._segments = log.segments[: plan.segments]
         self._generation = log.generation
         self._kept_offsets = array("q")
+        self._transactions = CleanedTransactions((), {})
         self._map: OffsetMap | None = None
         self._buffer = new_buffer(limits.io_buffer_bytes // 2)
         self._out = new_buffer(limits.io_buffer_bytes // 2)
@@ -150,9 +156,13 @@ class Cleaning:
     def _look(self, producers: Mapping[int, ProducerEntry]) -> None:
         self._kept_offsets = self._offsets_to_keep(producers)
         try:
-            for segment in self._segments:
+            for at, segment in enumerate(self._segments):
                 # After this nobody rebuilds them by name: the name may soon be another segment's.
                 segment.largest_timestamp()
+                check_txn_index(self._all_segments, at)
+            first_offset = self._segments[0].base_offset
+            aborted = aborted_between(self._all_segments, first_offset, self._plan.end_offset)
+            self._transactions = CleanedTransactions(aborted, producers)
             self._fill_map()
         except FileNotFoundError:
             raise CleaningAborted from None  # retention was quicker
@@ -215,17 +225,17 @@ class Cleaning:
                 if stop == Stop.CUT:
                     break
                 header = read_header(source.view, at)
-                if stop == Stop.MAP_FULL or (
-                    stop == Stop.COMPRESSED and not self._add_compressed(offset_map, source, at, header)
-                ):
+                is_passed_over = stop == Stop.TRANSACTIONAL and (
+                    header.is_control or self._transactions.is_aborted(header)
+                )
+                if stop == Stop.MAP_FULL or not (is_passed_over or self._add_opened(offset_map, source, at, header)):
                     return header.base_offset
-                # A transaction's batch says nothing until its outcome is known, see `compaction_rewrite`.
                 at += header.size
             source.advance(at)
         self._buffer = source.buffer
         return None
 
-    def _add_compressed(self, offset_map: OffsetMap, source: SegmentSource, at: int, header: BatchHeader) -> bool:
+    def _add_opened(self, offset_map: OffsetMap, source: SegmentSource, at: int, header: BatchHeader) -> bool:
         section = source.opened(at, header)
         try:
             return add_records(offset_map, section, header, self._plan.first_dirty_offset)
@@ -247,8 +257,8 @@ class Cleaning:
         assert self._map is not None
         log = self._log
         rewriter = GroupRewriter(
-            log.directory, log.config, old, self._map, self.clean_end, self._kept_offsets, self._now_ms, self._buffer,
-            self._out, self._paused, self.stats,
+            log.directory, log.config, old, self._map, self.clean_end, self._kept_offsets, self._transactions,
+            self._now_ms, self._buffer, self._out, self._paused, self.stats,
         )  # fmt: skip
         try:
             yield rewriter.run
@@ -266,7 +276,12 @@ class Cleaning:
             self._undo(swap)
             raise
         log.swap(old, rewriter.new)
-        yield swap.finish
+        try:
+            yield swap.finish
+        except OSError as error:
+            log.fail(f"a swap of segments could not be finished: {error}")  # a start finishes it
+            log.end_swap()
+            raise
         rewriter.new.unpin()
         log.end_swap()
         self.retired.append(swap.retired())

@@ -16,6 +16,7 @@ import mmap
 import os
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from operator import lt
 from struct import Struct
@@ -217,15 +218,10 @@ class OffsetIndex(SparseIndex):
 
     def entries_below(self, position: int) -> int:
         """How many entries point below `position`."""
-        slots = range(self.count)
-        low, high = 0, len(slots)
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle).position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        if not self.count:
+            return 0
+        mapped, unpack = self._mapped(), _OFFSET_ENTRY.unpack_from
+        return bisect_left(range(self.count), position, key=lambda slot: unpack(mapped, slot * 8)[1])
 
     def last_of(self, content: bytes) -> IndexEntry | None:
         if not content:

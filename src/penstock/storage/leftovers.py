@@ -26,6 +26,8 @@ class DirectoryListing:
     log_files: dict[int, int]
     # Ascending.
     snapshot_offsets: list[int]
+    # Base offset to size, of segments in which transactions were aborted.
+    txn_indexes: dict[int, int]
 
 
 def tidy(directory: str, config: LogConfig) -> DirectoryListing:
@@ -33,6 +35,7 @@ def tidy(directory: str, config: LogConfig) -> DirectoryListing:
     log_files: dict[int, int] = {}
     snapshots: list[int] = []
     indexes: list[tuple[int, str]] = []
+    txn_indexes: dict[int, int] = {}
     interrupted: list[tuple[int, str, str]] = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -50,6 +53,8 @@ def tidy(directory: str, config: LogConfig) -> DirectoryListing:
                 snapshots.append(offset)
             else:
                 indexes.append((offset, entry.path))
+                if kind == "txnindex":
+                    txn_indexes[offset] = entry.stat().st_size
     if interrupted:
         _finish(directory, config, interrupted, log_files)
         return tidy(directory, config)
@@ -57,7 +62,7 @@ def tidy(directory: str, config: LogConfig) -> DirectoryListing:
         if offset not in log_files:
             remove_if_there(path)
     snapshots.sort()
-    return DirectoryListing(log_files, snapshots)
+    return DirectoryListing(log_files, snapshots, txn_indexes)
 
 
 def _finish(

@@ -14,8 +14,8 @@ Everything runs on the loop thread unless its docstring says that it blocks.
 from __future__ import annotations
 
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.protocol.batch import BatchHeader, place
-from penstock.storage import lookup, recovery, retention, truncation
+from penstock.protocol.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, place
+from penstock.storage import aborted, lookup, recovery, retention, segment_ages, truncation
 from penstock.storage.cleaning_state import CleaningState
 from penstock.storage.epochs import EpochEntry
 from penstock.storage.flush import DueSnapshot, FlushTicket, Unflushed, obsolete_snapshots
@@ -23,11 +23,24 @@ from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import ColdRead, FileSpan, LogFile, LogPosition, remove_if_there
 from penstock.storage.producer_snapshot import snapshot_path
 from penstock.storage.producers import DuplicateBatch, ProducerEntry
-from penstock.storage.reader import Reader, find_batch, segment_at, storage_error
+from penstock.storage.reader import Reader, find_batch, segment_at, storage_error, storage_errors
 from penstock.storage.segment import CorruptSegment, Segment, SegmentSavepoint, StagedBatch
 from penstock.storage.segment_swap import RetiredSegments
+from penstock.storage.txn_index import AbortedTransaction, TxnIndexEntry, entry_of
 
-__all__ = ["ColdRead", "DuplicateBatch", "FileSpan", "Log", "LogConfig", "LogFile", "LogPosition", "RetiredSegments"]
+__all__ = [
+    "AbortedTransaction",
+    "ColdRead",
+    "DuplicateBatch",
+    "FileSpan",
+    "Log",
+    "LogConfig",
+    "LogFile",
+    "LogPosition",
+    "RetiredSegments",
+]
+
+_TRANSACTION_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
 
 # A named tuple's own constructor, without the Python function around it: half the time, on every append.
 _new_tuple = tuple.__new__
@@ -38,6 +51,7 @@ class Log:
         "_active",
         "_failure",
         "_is_changed",
+        "_last_abort_offset",
         "_now_ms",
         "_reader",
         "_savepoint_end_offset",
@@ -45,6 +59,7 @@ class Log:
         "_segments",
         "_snapshot_offsets",
         "_staged",
+        "_staged_aborts",
         "_unflushed",
         "cleaning",
         "config",
@@ -89,6 +104,9 @@ class Log:
         self._reader = Reader()
         self._now_ms = now_ms
         self._staged: list[StagedBatch] = []
+        # Of the markers among what is staged, in their order.
+        self._staged_aborts: list[TxnIndexEntry] = []
+        self._last_abort_offset = aborted.no_abort_behind(self._segments, self.log_end_offset)
         self._savepoint_end_offset = self.log_end_offset
         self._savepoint_epochs: tuple[EpochEntry, ...] = ()
 
@@ -162,11 +180,14 @@ class Log:
 
     # Appending
 
-    def stage(self, view: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
+    def stage(
+        self, view: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, transaction_version: int = 0
+    ) -> int:
         """Gives the batch its offset and returns it; nothing is written before write_staged.
 
         `view` is exactly one batch, `header` what it holds; the view must stay as it is until then. Raises
         DuplicateBatch for a batch that the log has (or has staged), or BrokerError; then nothing changed.
+        `transaction_version` is that of a marker's request (WriteTxnMarkers).
         """
         if self._failure is not None:
             self._check_writable()
@@ -178,7 +199,16 @@ class Log:
             )
         base_offset = self.log_end_offset
         producer_id = header.producer_id
-        previous = self.producers.accept(header, base_offset, now_ms) if producer_id >= 0 else None
+        previous: ProducerEntry | None = None
+        if producer_id >= 0:
+            if header.attributes & _TRANSACTION_BITS:
+                previous, ended = self.producers.accept_transactional(
+                    view, header, base_offset, now_ms, transaction_version
+                )
+                if ended is not None and not ended.is_commit:
+                    self._staged_aborts.append(entry_of(ended))
+            else:
+                previous = self.producers.accept(header, base_offset, now_ms)
         if not self._staged:
             self._savepoint_end_offset = base_offset
             self._savepoint_epochs = self.leader_epochs.entries
@@ -202,13 +232,20 @@ class Log:
         due_snapshots = len(self._unflushed.snapshots)
         try:
             done = first.append(staged, 0, self.config, self._now_ms)
+            if self._staged_aborts:
+                self._index_aborts(done)
             while done < len(staged):
                 self._roll(staged[done].base_offset, self.producers.before(staged[done:]))
                 done = self._active.append(staged, done, self.config, self._now_ms)
+                if self._staged_aborts:
+                    self._index_aborts(done)
         except OSError as error:
             self._undo_staged(first, savepoint, due_snapshots)
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} was not written: {error}") from error
         self._staged = []
+        if self._staged_aborts:
+            self._last_abort_offset = self._staged_aborts[-1].last_offset
+            self._staged_aborts = []
         self._is_changed = True
         if self.leader_epochs.entries is not self._savepoint_epochs:
             self._unflushed.epochs = self.leader_epochs.entries
@@ -216,13 +253,21 @@ class Log:
         self.end_position = LogPosition(self.log_end_offset, active.base_offset, active.size)
         return self.end_position
 
+    def _index_aborts(self, done: int) -> None:
+        """The active segment holds what was staged up to the `done`th: the markers among it are its own."""
+        active = self._active
+        end_offset = self._staged[done].base_offset if done < len(self._staged) else self.log_end_offset
+        entries = [entry for entry in self._staged_aborts if active.base_offset <= entry.last_offset < end_offset]
+        if entries:
+            active.txn_index.append(entries)
+
     def _undo_staged(self, first: Segment, savepoint: SegmentSavepoint, due_snapshots: int) -> None:
         for batch in reversed(self._staged):
             if batch.producer_id >= 0:
                 self.producers.restore(batch.producer_id, batch.previous_entry)
         self.leader_epochs.restore(self._savepoint_epochs)
         self.log_end_offset = self._savepoint_end_offset
-        self._staged = []
+        had_aborts, self._staged, self._staged_aborts = bool(self._staged_aborts), [], []
         del self._unflushed.snapshots[due_snapshots:]
         begun = self._segments[self._segments.index(first) + 1 :]
         self._segments = self._segments[: len(self._segments) - len(begun)]
@@ -231,6 +276,8 @@ class Log:
             for segment in begun:
                 segment.remove()
             first.restore(savepoint)
+            if had_aborts:
+                first.txn_index.cut_after(self.log_end_offset)
         except OSError as error:
             self.fail(f"a failed write could not be undone: {error}")
 
@@ -255,7 +302,7 @@ class Log:
         due = self._unflushed
         due.files.append(old.file())
         old.become_closed()
-        due.paths += [old.offset_index.path, old.time_index.path]
+        due.paths += old.index_paths()
         due.snapshots.append(DueSnapshot(base_offset, producers))
         if self.directory not in due.directories:
             due.directories.append(self.directory)
@@ -340,13 +387,14 @@ class Log:
         except (OSError, CorruptSegment) as error:
             raise storage_error(error) from error
 
-    def position_of(self, offset: int) -> LogPosition:
-        """Blocking, thread-safe. Where the batch that holds `offset` starts; the end, if no batch does."""
+    def position_of(self, offset: int, *, wait: bool = True) -> LogPosition:
+        """Blocking, thread-safe. Where the batch that holds `offset` starts; the end, if no batch does.
+
+        With wait=False it never waits for the disk: raises ColdRead.
+        """
         upper = self.end_position
-        try:
-            found = find_batch(self._segments, offset, upper, wait=True)
-        except (OSError, CorruptSegment) as error:
-            raise storage_error(error) from error
+        with storage_errors():
+            found = find_batch(self._segments, offset, upper, wait=wait)
         if found is None:
             return upper
         segment, (position, header) = found
@@ -354,17 +402,46 @@ class Log:
 
     def offset_for_timestamp(self, timestamp: int, upper: LogPosition) -> lookup.TimestampAndOffset | None:
         """Blocking, thread-safe. The first record below `upper` that is not older than `timestamp`."""
-        try:
+        with storage_errors():
             return lookup.first_at_or_after(self._segments, timestamp, self.log_start_offset, upper)
-        except (OSError, CorruptSegment) as error:
-            raise storage_error(error) from error
 
     def offset_of_max_timestamp(self, upper: LogPosition) -> lookup.TimestampAndOffset | None:
         """Blocking, thread-safe. The first record below `upper` with the largest timestamp."""
-        try:
+        with storage_errors():
             return lookup.largest(self._segments, self.log_start_offset, upper)
-        except (OSError, CorruptSegment) as error:
-            raise storage_error(error) from error
+
+    # Transactions
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Of the earliest transaction that is open, or whose marker is not below the high watermark. None: of none.
+
+        The high watermark of one call must not be below that of an earlier one, but after a truncation.
+        """
+        offset = self.producers.transactions.first_unstable_offset(high_watermark)
+        return max(offset, self.log_start_offset) if offset is not None else None
+
+    def open_transactions(self) -> dict[int, int]:
+        """Producer id to first offset."""
+        return dict(self.producers.transactions.open)
+
+    def may_have_aborted(self, from_offset: int) -> bool:
+        """False: no aborted transaction ends at or behind `from_offset`, so `aborted_transactions` finds none."""
+        return from_offset <= self._last_abort_offset
+
+    def aborted_transactions(
+        self, from_offset: int, upper_offset: int, *, wait: bool = True
+    ) -> list[AbortedTransaction]:
+        """Thread-safe. Those that overlap [from_offset, upper_offset), by first offset. Without `wait`, ColdRead."""
+        with storage_errors():
+            entries = list(aborted.aborted_between(self._segments, from_offset, upper_offset, wait=wait))
+        return sorted((AbortedTransaction(*entry[:2]) for entry in entries), key=lambda each: each.first_offset)
+
+    def upper_offset_of(self, span: FileSpan, offset: int, upper: LogPosition, *, wait: bool = True) -> int:
+        """Thread-safe. Above all offsets in the span, and not far above; `offset` is in it or before it. Without
+        `wait`, ColdRead.
+        """
+        with storage_errors():
+            return aborted.upper_offset_of(self._segments, span, offset, upper, wait=wait)
 
     # Shortening
 
@@ -379,28 +456,12 @@ class Log:
     def plan_retention(self, high_watermark: int, now_ms: int) -> retention.RetentionPlan | None:
         """Blocking, thread-safe. What `retire` would take now; None when that is nothing."""
         end, segments = self.end_position, self._segments
-        if self.is_swapping or segments[-1].base_offset != end.segment_base_offset:
-            return None  # segments are being replaced, or it rolled between the two: another time
-        ends = [segment.base_offset for segment in segments[1:]] + [end.offset]
-        facts = [
-            retention.SegmentFacts(segment.base_offset, end_offset, segment.size)
-            for segment, end_offset in zip(segments, ends, strict=True)
-        ]
-        deletes = self.config.is_deleted_by_retention
-        rule = retention.RetentionRule(
-            self.config.retention_ms if deletes else -1, self.config.retention_bytes if deletes else -1
-        )
-        try:
-            return retention.plan(
-                facts,
-                rule,
-                lambda at: segments[at].age_timestamp(),
-                log_start_offset=self.log_start_offset,
-                high_watermark=high_watermark,
-                now_ms=now_ms,
+        if self.is_swapping:
+            return None
+        with storage_errors():
+            return segment_ages.plan_retention(
+                segments, end, self.config, self.log_start_offset, high_watermark, now_ms
             )
-        except (OSError, CorruptSegment) as error:
-            raise storage_error(error) from error
 
     def retire(self, plan: retention.RetentionPlan, now_ms: int) -> RetiredSegments:
         """Carries the plan out, as far as it still holds: an active segment that grew since stays."""
@@ -413,11 +474,9 @@ class Log:
         retired, self._segments = self._segments[:count], self._segments[count:]
         self._reader.forget()
         self.move_log_start(self._segments[0].base_offset)
-        try:
+        with storage_errors():
             for segment in retired:
                 segment.mark_deleted()
-        except OSError as error:
-            raise storage_error(error) from error
         return RetiredSegments(retired)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
@@ -435,7 +494,9 @@ class Log:
         self._segments = truncated.segments
         self._active = self._segments[-1]
         self._active.is_active = True
+        ended = self.producers.transactions.ended_before(truncated.end_position.offset)
         self.producers = truncated.producers
+        self.producers.transactions.take_ended(ended)
         self._snapshot_offsets = truncated.snapshot_offsets
         self.end_position = truncated.end_position
         self.log_end_offset = self.end_position.offset
@@ -478,7 +539,7 @@ class Log:
         if self._is_changed and self._failure is None:
             active.finish()
             due = self._unflushed
-            due.paths += [active.offset_index.path, active.time_index.path]
+            due.paths += active.index_paths()
             due.snapshots.append(DueSnapshot(self.log_end_offset, dict(self.producers.entries)))
             ticket = self.begin_flush()
             ticket.run()

@@ -57,7 +57,8 @@ def to_bytes(entries: Mapping[int, ProducerEntry]) -> bytes:
 
 
 def _pack_entry(producer_id: int, entry: ProducerEntry) -> bytes:
-    last = entry.batches[-1] if entry.batches else AppendedBatch(-1, -1, -1, -1, -1)
+    # Kafka forgets a producer by this timestamp, so one that has only markers gets the time of the last.
+    last = entry.batches[-1] if entry.batches else AppendedBatch(-1, -1, -1, -1, entry.last_update_ms)
     return _ENTRY.pack(
         producer_id,
         entry.producer_epoch,
@@ -92,7 +93,8 @@ def from_bytes(content: bytes, now_ms: int) -> dict[int, ProducerEntry]:
 def _unpack_entry(fields: tuple[int, ...], now_ms: int) -> tuple[int, ProducerEntry]:
     producer_id, producer_epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, txn = fields
     batches = (_batch(last_sequence, last_offset, offset_delta, timestamp),) if last_offset >= 0 else ()
-    return producer_id, ProducerEntry(producer_epoch, batches, offset_delta + 1, now_ms, coordinator_epoch, txn)
+    known_sequences = offset_delta + 1 if batches else 0
+    return producer_id, ProducerEntry(producer_epoch, batches, known_sequences, now_ms, coordinator_epoch, txn)
 
 
 def _batch(last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> AppendedBatch:

@@ -8,7 +8,8 @@ cache raise ColdRead, and the caller repeats the read in a thread with wait=True
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 
 from penstock.core.errors import BrokerError, ErrorCode
@@ -131,3 +132,12 @@ def storage_error(error: OSError | CorruptSegment) -> BrokerError:
     if isinstance(error, FileNotFoundError):
         return BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted while it was read")
     return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read: {error}")
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """For what reads in a thread; every fetch comes through `read`, which does without."""
+    try:
+        yield
+    except (OSError, CorruptSegment) as error:
+        raise storage_error(error) from error

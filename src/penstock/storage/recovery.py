@@ -2,8 +2,9 @@
 
 After a clean stop nothing is scanned but the tail behind the last index entry. After an unclean one the log is read
 from the recovery point on, where nothing is known to be on disk: every batch must have its CRC and an offset that
-follows the one before, and the log is cut at the first that has not. Indexes, producer state and leader epochs of what
-was read are made anew. What lies below the recovery point was flushed before it was recorded, and is not doubted.
+follows the one before, and the log is cut at the first that has not. Indexes, producer state, transactions and leader
+epochs of what was read are made anew. What lies below the recovery point was flushed before it was recorded, and is not
+doubted.
 
 Everything here blocks and runs in threads, one log at a time.
 """
@@ -23,9 +24,10 @@ from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import LogPosition, remove_if_there
 from penstock.storage.producers import ProducerEntry, Producers
 from penstock.storage.reader import segment_at
-from penstock.storage.replay import headers_between, rebuild_producers
+from penstock.storage.replay import batches_between, rebuild_producers, replay_batch
 from penstock.storage.scan import sound_batches_of
 from penstock.storage.segment import CorruptSegment, IndexBuilder, Segment
+from penstock.storage.txn_index import TxnIndexEntry
 
 
 @dataclass(slots=True)
@@ -70,6 +72,9 @@ def load(
         Segment(directory, base_offset, config, created_ms=now_ms, size=size)
         for base_offset, size in sorted(listing.log_files.items())
     )
+    for segment in segments:
+        if segment.base_offset in listing.txn_indexes:
+            segment.txn_index.found(listing.txn_indexes[segment.base_offset])
     opened: OpenedLog | None = None
     if clean:
         opened = _open_clean(directory, segments, listing, log_start_offset, now_ms)
@@ -123,9 +128,11 @@ def _open_clean(
     active.is_active = True
     try:
         end_offset = _end_of_clean(active)
+        if not active.txn_index.is_checked:
+            active.txn_index.check(end_offset)
         epochs = LeaderEpochs(checkpoints.read_epochs(_epochs_path(directory)))
         producers, snapshots = rebuild_producers(directory, segments, listing.snapshot_offsets, end_offset, now_ms)
-    except (CorruptSegment, checkpoints.BadCheckpoint):
+    except (CorruptSegment, BadIndex, checkpoints.BadCheckpoint):
         return None
     finally:
         for segment in segments:
@@ -228,7 +235,7 @@ class _Repair:
         try:
             self._epochs.restore(checkpoints.read_epochs(_epochs_path(self._directory)))
         except checkpoints.BadCheckpoint:
-            for header in headers_between(before, 0, self._segments[len(before)].base_offset):
+            for _, (_, header) in batches_between(before, 0, self._segments[len(before)].base_offset):
                 self._epochs.assign(header.partition_leader_epoch, header.base_offset)
         # What the file says about the part that is read again may be of batches that are not there any more.
         self._epochs.cut_after(self._segments[len(before)].base_offset)
@@ -237,16 +244,20 @@ class _Repair:
         """Whether the segment was whole, and the offset after its last batch; what was not is cut off."""
         segment.is_active = True
         builder = IndexBuilder(segment)
+        aborted: list[TxnIndexEntry] = []
         end = 0
         next_offset = segment.base_offset
         batches = sound_batches_of(
             segment, self._report.recovery_point, following_base_offset, is_compacted=self._config.is_compacted
         )
-        for position, header in batches:
+        for batch in batches:
+            position, header = batch
             if position == 0:
                 segment.rolling_timestamp = header.max_timestamp
             builder.add(position, header)
-            self._producers.replay(header, self._now_ms)
+            ended = replay_batch(self._producers, segment, batch, self._now_ms)
+            if ended is not None:
+                aborted.append(ended)
             if header.partition_leader_epoch > self._epochs.latest_epoch:
                 self._epochs.assign(header.partition_leader_epoch, header.base_offset)
             next_offset = header.next_offset
@@ -258,6 +269,7 @@ class _Repair:
             segment.file().cut(end)
             segment.size = end
         builder.install()
+        segment.txn_index.rewrite(aborted)
         segment.close_files()
         segment.is_active = False
         return whole, next_offset
@@ -306,7 +318,10 @@ class _Repair:
         earlier = [offset for offset in snapshots if offset <= base_offset]
         at_active, _ = rebuild_producers(self._directory, segments, earlier, base_offset, self._now_ms)
         self._producers_at_active = dict(at_active.entries)
+        ended = self._producers.transactions.ended_before(end_offset)
         self._producers, usable = rebuild_producers(self._directory, segments, snapshots, end_offset, self._now_ms)
+        # A snapshot does not say which transactions have ended, and their markers may be above the high watermark.
+        self._producers.transactions.take_ended(ended)
         return usable
 
     def _flushed(self, segments: tuple[Segment, ...], end: LogPosition) -> LogPosition:
@@ -330,7 +345,7 @@ class _Repair:
             unflushed.snapshots.append(DueSnapshot(base_offset, self._producers_at_active))
         if end_offset > self._report.recovery_point or self._report.truncated_bytes:
             for segment in segments[first:]:
-                unflushed.paths += [segment.path, segment.offset_index.path, segment.time_index.path]
+                unflushed.paths += [segment.path, *segment.index_paths()]
             unflushed.directories.append(self._directory)
             unflushed.epochs = self._epochs.entries
         return unflushed

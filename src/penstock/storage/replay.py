@@ -1,15 +1,16 @@
-"""Producer state from the newest snapshot and the batches behind it. Blocks."""
+"""Producer state from the newest snapshot and the batches behind it, and the transactions that they end. Blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.protocol.batch import BatchHeader
+from penstock.protocol.control import EndMarker, read_end_marker
 from penstock.storage import producer_snapshot
 from penstock.storage.log_file import remove_if_there
 from penstock.storage.producers import ProducerEntry, Producers
 from penstock.storage.reader import segment_at
-from penstock.storage.segment import CorruptSegment, Segment
+from penstock.storage.segment import CorruptSegment, LocatedBatch, Segment
+from penstock.storage.txn_index import TxnIndexEntry, entry_of
 
 
 def load_snapshot(
@@ -36,13 +37,34 @@ def rebuild_producers(
     entries, from_offset = load_snapshot(directory, kept, end_offset, now_ms)
     producers = Producers(entries)
     if from_offset < end_offset:
-        for header in headers_between(segments, from_offset, end_offset):
-            producers.replay(header, now_ms)
+        for segment, batch in batches_between(segments, from_offset, end_offset):
+            replay_batch(producers, segment, batch, now_ms)
     return producers, [offset for offset in kept if offset <= from_offset]
 
 
-def headers_between(segments: Sequence[Segment], start_offset: int, end_offset: int) -> Iterator[BatchHeader]:
-    """The headers of the batches in this range. Where a segment is damaged, the rest of it is passed over."""
+def replay_batch(producers: Producers, segment: Segment, batch: LocatedBatch, now_ms: int) -> TxnIndexEntry | None:
+    """What the batch adds to the segment's transaction index."""
+    header = batch.header
+    if not header.is_control:
+        producers.replay(header, now_ms)
+        return None
+    marker = _marker_at(segment, batch)
+    ended = producers.replay_marker(marker, header.base_offset, now_ms) if marker is not None else None
+    return entry_of(ended) if ended is not None and not ended.is_commit else None
+
+
+def _marker_at(segment: Segment, batch: LocatedBatch) -> EndMarker | None:
+    position, header = batch
+    try:
+        return read_end_marker(segment.file().read(header.size, position)) if header.producer_id >= 0 else None
+    except ValueError:
+        return None  # a control record of a kind that we do not know: it ends nothing
+
+
+def batches_between(
+    segments: Sequence[Segment], start_offset: int, end_offset: int
+) -> Iterator[tuple[Segment, LocatedBatch]]:
+    """The batches in this range. Where a segment is damaged, the rest of it is passed over."""
     for segment in segments[max(0, segment_at(segments, start_offset)) :]:
         if segment.base_offset >= end_offset:
             return
@@ -50,9 +72,9 @@ def headers_between(segments: Sequence[Segment], start_offset: int, end_offset: 
             first = segment.locate(start_offset, segment.size, wait=True)
             if first is None:
                 continue
-            for _, header in segment.walk(first.position, segment.size, wait=True):
-                if header.base_offset >= end_offset:
+            for batch in segment.walk(first.position, segment.size, wait=True):
+                if batch.header.base_offset >= end_offset:
                     return
-                yield header
+                yield segment, batch
         except CorruptSegment:
             continue

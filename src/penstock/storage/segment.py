@@ -1,4 +1,4 @@
-"""One segment of a log: a file of batches and its two sparse indexes.
+"""One segment of a log: a file of batches, its two sparse indexes, and the aborted transactions that end in it.
 
 What must stay true: `size` is what was written whole, and only that is ever read; a failed write leaves nothing behind
 beyond `size` that anyone looks at. The in-memory facts (largest timestamp, index counts) change after the bytes are in
@@ -18,6 +18,8 @@ from penstock.protocol.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader
 from penstock.storage.descriptors import DESCRIPTORS
 from penstock.storage.index import MAX_RELATIVE_OFFSET, BadIndex, IndexEntry, OffsetIndex, TimeEntry, TimeIndex
 from penstock.storage.log_file import DISK_FULL, ColdRead, LogFile, remove_if_there, write_all
+from penstock.storage.txn_index import SUFFIX as TXN_INDEX_SUFFIX
+from penstock.storage.txn_index import TxnIndex
 
 if TYPE_CHECKING:
     from penstock.storage.log_config import LogConfig
@@ -84,6 +86,7 @@ class Segment:
         "size",
         "time_index",
         "timestamps_are_checked",
+        "txn_index",
         "warm_from",
     )
 
@@ -101,6 +104,7 @@ class Segment:
         self._file: LogFile | None = None
         self.offset_index = OffsetIndex(segment_path(directory, base_offset, ".index"), base_offset)
         self.time_index = TimeIndex(segment_path(directory, base_offset, ".timeindex"), base_offset)
+        self.txn_index = TxnIndex(segment_path(directory, base_offset, TXN_INDEX_SUFFIX), base_offset)
         # A closed segment's indexes are looked at when they are first used, its largest timestamp when it decides.
         self.indexes_are_checked = size == 0
         self.timestamps_are_checked = size == 0
@@ -122,6 +126,7 @@ class Segment:
         segment.is_active = True
         # A file that is there already lies beyond the end of the log: the rest of something that was given up.
         segment._file = LogFile(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        remove_if_there(segment.txn_index.path)
         return segment
 
     @property
@@ -153,6 +158,7 @@ class Segment:
         self._file = LogFile(self.path + suffix, os.O_RDONLY)
         self.offset_index.pin(self.offset_index.path + suffix)
         self.time_index.pin(self.time_index.path + suffix)
+        self.txn_index.pin(self.txn_index.path + suffix)
 
     def unpin(self) -> None:
         """The files have the names that the segment says."""
@@ -160,6 +166,7 @@ class Segment:
         DESCRIPTORS.admit(self)
         self.offset_index.unpin()
         self.time_index.unpin()
+        self.txn_index.unpin()
 
     def file(self) -> LogFile:
         file = self._file
@@ -279,8 +286,13 @@ class Segment:
         for path in self.paths():
             remove_if_there(path)
 
+    def index_paths(self) -> list[str]:
+        """What has to be on disk with a closed segment."""
+        paths = [self.offset_index.path, self.time_index.path]
+        return [*paths, self.txn_index.path] if self.txn_index.count else paths
+
     def paths(self) -> list[str]:
-        suffixes = (".log", ".index", ".timeindex", ".txnindex")
+        suffixes = (".log", ".index", ".timeindex", TXN_INDEX_SUFFIX)
         return [segment_path(self.directory, self.base_offset, suffix) + self.deleted_suffix for suffix in suffixes]
 
     def mark_deleted(self) -> None:
@@ -339,7 +351,7 @@ class Segment:
             return
         if not wait:
             raise ColdRead
-        with self._checking():
+        with self.checking():
             if not self.indexes_are_checked:
                 try:
                     self.load_indexes()
@@ -347,7 +359,7 @@ class Segment:
                     self.rebuild_indexes()
                 self.indexes_are_checked = True
 
-    def _checking(self) -> threading.Lock:
+    def checking(self) -> threading.Lock:
         return _CHECKING[hash(self) % len(_CHECKING)]
 
     def load_indexes(self) -> IndexEntry | None:
@@ -370,7 +382,7 @@ class Segment:
         """Blocking. Of the records; -1 if none has any. Deletion depends on it, so the log has the last word."""
         self.check_indexes(wait=True)
         if not self.timestamps_are_checked:
-            with self._checking():
+            with self.checking():
                 if not self._is_largest(self.time_index.last):
                     self.rebuild_indexes()
                 self.timestamps_are_checked = True

@@ -16,14 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.protocol.records.compaction import Rewriter
+from penstock.storage import txn_index
 from penstock.storage.checkpoints import sync_directory
 from penstock.storage.index import TimeEntry
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import LogFile, remove_if_there, write_all
 from penstock.storage.segment import Segment, segment_path
+from penstock.storage.txn_index import TxnIndexEntry
 
 _INDEXES = (".index", ".timeindex")
-_KINDS = (*_INDEXES, ".log")
+_TXN_INDEX = txn_index.SUFFIX
+_KINDS = (*_INDEXES, _TXN_INDEX, ".log")
 # So much is written between two flushes: one flush of a gigabyte would hold up those of others.
 _FLUSH_BYTES = 16 * 1024 * 1024
 
@@ -73,9 +76,19 @@ class SegmentWriter:
             os.fdatasync(self._file.fd)
             self._unflushed_bytes = 0
 
-    def finish(self, rewriter: Rewriter, config: LogConfig, last_source: Segment, now_ms: int) -> Segment:
+    def finish(
+        self,
+        rewriter: Rewriter,
+        aborted: Sequence[TxnIndexEntry],
+        config: LogConfig,
+        last_source: Segment,
+        now_ms: int,
+    ) -> Segment:
         """Everything is on disk. The segment is pinned."""
-        for kind, content in zip(_INDEXES, rewriter.indexes(), strict=True):
+        contents = [*zip(_INDEXES, rewriter.indexes(), strict=True)]
+        if aborted:
+            contents.append((_TXN_INDEX, txn_index.pack(aborted)))
+        for kind, content in contents:
             file = LogFile(self._path(kind), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             if content:
                 write_all(file.fd, [memoryview(content)], 0)
@@ -84,13 +97,14 @@ class SegmentWriter:
         modified_ns = os.fstat(last_source.file().fd).st_mtime_ns
         os.utime(self._file.fd, ns=(modified_ns, modified_ns))
         os.fsync(self._file.fd)
-        return self._segment(rewriter, config, now_ms)
+        return self._segment(rewriter, len(aborted), config, now_ms)
 
-    def _segment(self, rewriter: Rewriter, config: LogConfig, now_ms: int) -> Segment:
+    def _segment(self, rewriter: Rewriter, aborted: int, config: LogConfig, now_ms: int) -> Segment:
         segment = Segment(self._directory, self._base_offset, config, created_ms=now_ms, size=self.size)
         offsets, times = (os.stat(self._path(kind)).st_size for kind in _INDEXES)
         segment.offset_index.count = offsets // 8
         segment.time_index.count = times // 12
+        segment.txn_index.count = aborted
         segment.max_timestamp = rewriter.max_timestamp
         segment.offset_of_max_timestamp = rewriter.offset_of_max_timestamp
         segment.time_index.last = TimeEntry(rewriter.max_timestamp, rewriter.offset_of_max_timestamp)
@@ -117,9 +131,13 @@ class Swap:
         """After this a start completes the swap, before it a start undoes it."""
         for segment in self._old:
             segment.pin()
-        for kind in _KINDS:
-            path = self._path(kind)
-            os.rename(f"{path}.cleaned", f"{path}.swap")
+        for kind in _INDEXES:
+            self._rename(kind, ".cleaned", ".swap")
+        if self._new.txn_index.count:
+            self._rename(_TXN_INDEX, ".cleaned", ".swap")
+            # The other indexes are made anew when they are missing. This one must be there when the log file counts.
+            sync_directory(self._directory)
+        self._rename(".log", ".cleaned", ".swap")
         sync_directory(self._directory)
 
     def undo(self) -> None:
@@ -138,9 +156,13 @@ class Swap:
                 _rename_if_there(path, f"{path}.deleted")
         sync_directory(self._directory)
         for kind in _KINDS:
-            path = self._path(kind)
-            os.rename(f"{path}.swap", path)
+            if kind != _TXN_INDEX or self._new.txn_index.count:
+                self._rename(kind, ".swap", "")
         sync_directory(self._directory)
+
+    def _rename(self, kind: str, old_suffix: str, new_suffix: str) -> None:
+        path = self._path(kind)
+        os.rename(path + old_suffix, path + new_suffix)
 
     def retired(self) -> RetiredFiles:
         return RetiredFiles(tuple(f"{path}.deleted" for segment in self._old for path in segment.paths()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.storage.aborted import check_txn_index
 from penstock.storage.index import TimeEntry
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import LogPosition
@@ -32,6 +33,7 @@ def truncate(
 ) -> TruncatedLog:
     """Everything from the batch that holds `offset` on goes; below the first segment an empty log remains."""
     kept = segments[: max(0, segment_at(segments, offset)) + 1]
+    check_txn_index(segments, len(kept) - 1)
     for segment in reversed(segments[len(kept) :]):
         segment.remove()
     active = kept[-1]
@@ -64,6 +66,7 @@ def _cut(segment: Segment, position: int, offset: int) -> None:
     last = segment.time_index.entry(time_entries - 1) if time_entries else TimeEntry(-1, segment.base_offset)
     segment.time_index.cut(time_entries)
     segment.time_index.last = last
+    segment.txn_index.cut_after(offset)
     segment.bytes_since_index_entry = 0
     _find_timestamps(segment, last)
 
