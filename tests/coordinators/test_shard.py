@@ -3,151 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.coordinators.counters import Broker, Counters, full
 
-from penstock.coordinators.decision import Caller, Decision, LogRecord, Now
-from penstock.coordinators.groups import partition_of
-from penstock.coordinators.shard import Shard
-from penstock.coordinators.timers import Timers
-from penstock.core.config import BrokerConfig
+from penstock.coordinators.coordinators import partition_of
+from penstock.coordinators.decision import LogRecord
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import BrokerId, TopicId, TopicPartition
-from penstock.core.metrics import CoordinatorMetrics, TopicMetrics
-from penstock.core.topic_config import topic_config
-from penstock.protocol.messages.groups import HeartbeatResponse
-from penstock.protocol.schema import Struct
-from penstock.replication.partition import Partition
-from penstock.runtime.clock import SystemClock
-from penstock.runtime.files import Files
-from penstock.runtime.tasks import TaskGroup, spawn
-from penstock.runtime.tick import Tick
-from penstock.storage.flusher import Flusher
-from penstock.storage.log import Log, LogConfig
-
-LEADER = BrokerId(1)
-
-
-@dataclass
-class Counters:
-    """Counts names up. Answers with the count, in the field of a message that has one."""
-
-    counts: dict[bytes, int] = field(default_factory=dict)
-    timers: Timers[str] = field(default_factory=Timers)
-    rang: list[str] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
-
-    def apply(self, record: LogRecord) -> None:
-        if record.value is None:
-            self.counts.pop(record.key, None)
-        else:
-            self.counts[record.key] = int(record.value)
-
-    def loaded(self, now: Now, decision: Decision) -> None:
-        decision.records.append(LogRecord(b"loads", b"%d" % (self.counts.get(b"loads", 0) + 1)))
-
-    def due(self, now: Now, decision: Decision) -> None:
-        rang = self.timers.pop_due(now.monotonic_ms)
-        if rang is not None:
-            self.rang.append(rang)
-            for ticket in self.waiting:
-                decision.answer(ticket, counted(len(self.rang)))
-
-    def next_deadline_ms(self) -> int | None:
-        return self.timers.next_ms()
-
-    def count(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
-        count = self.counts.get(name, 0) + 1
-        decision.records.append(LogRecord(name, b"%d" % count))
-        decision.answer(caller.ticket, counted(count))
-
-    def read(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
-        decision.answer(caller.ticket, counted(self.counts.get(name, 0)))
-
-    def count_to_a_thousand(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
-        decision.records += [LogRecord(name, b"%0100d" % count) for count in range(1, 1001)]
-        decision.answer(caller.ticket, counted(1000))
-
-    def count_two(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
-        decision.records += [LogRecord(name, b"1"), LogRecord(name, b"2")]
-        decision.answer(caller.ticket, counted(2))
-
-    def wait_for_a_timer(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
-        self.waiting.append(caller.ticket)
-        self.timers.set("bell", now.monotonic_ms + 20)
-
-    def set_a_far_deadline(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
-        self.timers.set("next year", now.monotonic_ms + 365 * 24 * 3_600_000)
-        decision.answer(caller.ticket, counted(0))
-
-
-def counted(count: int) -> Struct:
-    return HeartbeatResponse(throttle_time_ms=count)
-
-
-@dataclass
-class Broker:
-    """What a shard needs around it; opened again over the same directory it is a broker after a restart."""
-
-    directory: Path
-    clean: bool = True
-    max_message_bytes: int = 1_048_588
-    segment_bytes: int = 1 << 30
-    files: Files = field(default_factory=lambda: Files(2, "test"))
-    metrics: CoordinatorMetrics = field(default_factory=CoordinatorMetrics)
-    shard: Shard[Counters] = field(init=False)
-    partition: Partition = field(init=False)
-    machines: list[Counters] = field(default_factory=list)
-
-    def start(self) -> None:
-        overrides = {
-            "flush.messages": "1",
-            "max.message.bytes": str(self.max_message_bytes),
-            "segment.bytes": str(self.segment_bytes),
-        }
-        config = topic_config(overrides, BrokerConfig())
-        self.partition = Partition(
-            TopicPartition("counters", 0),
-            TopicId(bytes(16)),
-            Log.open(str(self.directory), LogConfig.of(config), clean=self.clean, now_ms=0),
-            config,
-            broker_id=LEADER,
-            leader_epoch=0,
-            isr=(LEADER,),
-            tick=Tick(asyncio.get_running_loop()),
-            flusher=Flusher(self.files, lambda error: None),
-            tasks=TaskGroup(),
-            metrics=TopicMetrics(),
-        )
-        self.shard = Shard(
-            self.partition,
-            self._machine,
-            clock=SystemClock(),
-            files=self.files,
-            tasks=TaskGroup(),
-            metrics=self.metrics,
-        )
-
-    def _machine(self) -> Counters:
-        self.machines.append(Counters())
-        return self.machines[-1]
-
-    async def ask(self, work: object, name: bytes = b"a") -> int:
-        answer = await asyncio.wait_for(
-            self.shard.ask(work, name, api_version=0, client_id="", client_host=""),  # type: ignore[arg-type]
-            10,
-        )
-        return int(answer.throttle_time_ms)
-
-    async def loaded(self) -> None:
-        async with asyncio.timeout(10):
-            while self.shard.machine is None:  # noqa: ASYNC110 - loading has no event of its own
-                await asyncio.sleep(0)
+from penstock.runtime.tasks import spawn
 
 
 @pytest.fixture
@@ -180,11 +45,11 @@ async def test_given_a_decision_that_is_not_committed_then_nothing_that_saw_it_i
 
 async def test_given_decisions_while_one_is_on_its_way_then_they_share_a_batch(broker: Broker) -> None:
     await broker.ask(Counters.read)  # when what loading decided is committed
-    before = batch_sizes(broker)
+    before = broker.batches()
 
     await asyncio.gather(*(broker.ask(Counters.count) for _ in range(20)))
 
-    assert batch_sizes(broker)[len(before) :] == [1, 19]
+    assert [batch.records_count for batch in broker.batches()[len(before) :]] == [1, 19]
 
 
 async def test_given_more_decisions_than_a_segment_takes_then_no_append_is_lost(tmp_path: Path) -> None:
@@ -208,15 +73,10 @@ async def test_given_more_decisions_than_a_batch_takes_then_each_is_whole_in_one
     answers = await asyncio.gather(*(broker.ask(Counters.count_two, b"%d" % number) for number in range(40)))
 
     assert answers == [2] * 40
-    sizes = batch_sizes(broker)[1:]
+    sizes = [batch.records_count for batch in broker.batches()[1:]]
     assert sum(sizes) == 80
     assert 2 < len(sizes) < 40
     assert all(size % 2 == 0 for size in sizes)
-
-
-def batch_sizes(broker: Broker) -> list[int]:
-    segment = broker.partition.log.segments[-1]
-    return [found.header.records_count for found in segment.walk(0, segment.size, wait=True)]
 
 
 async def test_given_a_restart_then_the_machine_is_what_it_was(broker: Broker) -> None:
@@ -249,10 +109,6 @@ async def test_given_a_machine_that_is_not_loaded_then_it_says_so_and_not_that_t
     assert await starting.ask(Counters.read) == 0
 
 
-def full(*_: object) -> int:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 async def test_given_an_append_that_fails_then_whoever_waits_is_told_and_the_machine_is_what_the_log_says(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +122,59 @@ async def test_given_an_append_that_fails_then_whoever_waits_is_told_and_the_mac
     await broker.loaded()
     assert len(broker.machines) == 2
     assert await broker.ask(Counters.count) == 2
+
+
+# Effects
+
+
+async def test_given_effects_then_they_are_done_in_order_when_committed_and_before_the_answer(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.ask(Counters.read)
+    end = broker.partition.log.log_end_offset
+    asked = [broker.submit(Counters.count_and_tell, b"%d" % number) for number in range(5)]
+    uncommitted, answered = [], []
+
+    def effect(effect: object) -> None:
+        broker.effects.append(effect)
+        if isinstance(effect, bytes):
+            uncommitted.append(broker.partition.high_watermark.offset <= end + int(effect))
+            answered.append(asked[int(effect)].done())
+
+    monkeypatch.setattr(broker.shard, "_effect", effect)
+    await asyncio.gather(*asked)
+
+    assert broker.effects == [b"0", 1, b"1", 1, b"2", 1, b"3", 1, b"4", 1]
+    assert not any(uncommitted)
+    assert not any(answered)
+
+
+async def test_given_an_effect_without_records_then_it_waits_for_what_was_decided_before(broker: Broker) -> None:
+    await broker.ask(Counters.read)
+    asked = [broker.submit(Counters.count_and_tell, b"first"), broker.submit(Counters.tell, b"second")]
+    asked += [broker.submit(Counters.count_and_tell, b"third"), broker.submit(Counters.tell, b"fourth")]
+    assert not broker.effects
+
+    await asyncio.gather(*asked)
+
+    assert broker.effects == [b"first", 1, b"second", b"third", 1, b"fourth"]
+
+
+async def test_given_an_append_that_fails_then_its_effects_are_not_done(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.ask(Counters.read)
+
+    monkeypatch.setattr("penstock.storage.log_file.os.pwritev", full)
+    await asyncio.gather(*(broker.ask(Counters.count_and_tell) for _ in range(3)), return_exceptions=True)
+    monkeypatch.undo()
+    await broker.loaded()
+    await broker.ask(Counters.count_and_tell)
+
+    assert broker.effects == [b"a", 1]
+
+
+# Time and loss
 
 
 async def test_given_a_deadline_then_it_is_kept_and_so_is_the_next(broker: Broker) -> None:

@@ -122,7 +122,7 @@ def test_given_a_store_of_another_cluster_when_initialized_then_refused() -> Non
 
     assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert cluster.image.cluster_id == "mine"
-    assert cluster.image.features == {"penstock.version": 1}
+    assert cluster.image.features == {"penstock.version": 1, "transaction.version": 2}
 
 
 def test_given_a_controller_when_another_claims_then_the_epoch_rises() -> None:

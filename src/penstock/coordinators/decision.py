@@ -2,7 +2,8 @@
 
 A machine is asked with a ticket for whoever waits. It may answer at once, or keep the ticket and answer it in a later
 decision, as a JoinGroup is answered when all members have joined. No answer goes out before the records of its decision
-are committed; nor before those of earlier decisions, since it may tell of what they changed.
+are committed; nor before those of earlier decisions, since it may tell of what they changed. The same holds for
+effects, which are what else is to be done about a decision, and come before its answers.
 """
 
 from __future__ import annotations
@@ -47,13 +48,28 @@ class LogRecord(NamedTuple):
     """When it was written, of a record that is read from a log."""
 
 
+class Producer(NamedTuple):
+    """Whose transaction records belong to."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 @dataclass(slots=True)
 class Decision:
     """Records are appended together, as one batch, and applied in order. Grows while the machine decides."""
 
     records: list[LogRecord] = field(default_factory=list)
-    answers: list[tuple[Ticket, Struct]] = field(default_factory=list)
-    """Responses, or the part of one that is about a single group."""
+    answers: list[tuple[Ticket, Struct | None]] = field(default_factory=list)
+    """Responses, or the part of one that is about a single group; None where there is nothing to say but that it is
+    done.
+    """
+
+    effects: list[Any] = field(default_factory=list)
+    """What the shell is to do; the machine and whoever started the shell agree on what they are."""
+
+    producer: Producer | None = None
+    """The records are part of its transaction: they have a batch of their own, and are applied as pending."""
 
     def answer(self, ticket: Ticket, answer: Struct) -> None:
         self.answers.append((ticket, answer))

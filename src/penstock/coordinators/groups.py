@@ -1,20 +1,13 @@
-"""The group coordinators of this broker: a shard for each partition of __consumer_offsets that it leads.
-
-Which partition a group belongs to follows from its id alone, so every broker can say who coordinates it.
-"""
+"""The coordinators of groups: what their machines need to know of this broker and of its topics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-
+from penstock.coordinators.coordinators import Coordinators
 from penstock.coordinators.group.machine import GroupMachine
 from penstock.coordinators.group.state import GroupConfig, TopicFacts
 from penstock.coordinators.shard import Shard
 from penstock.core.config import BrokerConfig
-from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.internal_topics import GROUP_OFFSETS_TOPIC
-from penstock.core.metrics import CoordinatorMetrics
 from penstock.metadata.image import ClusterImage, ImageDelta, TopicImage
 from penstock.replication.partition import Partition
 from penstock.runtime.clock import Clock
@@ -25,41 +18,19 @@ from penstock.runtime.tasks import TaskGroup
 BATCH_OVERHEAD_BYTES = 256
 
 
-class GroupCoordinators:
+class GroupCoordinators(Coordinators[GroupMachine]):
+    topic = GROUP_OFFSETS_TOPIC
+
     def __init__(self, config: BrokerConfig, *, clock: Clock, files: Files, tasks: TaskGroup) -> None:
-        self._config = config
-        self._clock = clock
-        self._files = files
-        self._tasks = tasks
-        self._shards: dict[int, Shard[GroupMachine]] = {}
+        super().__init__(config, clock=clock, files=files, tasks=tasks)
         self._topics: dict[str, TopicFacts] = {}
-        self._closed = False
-        self.metrics = CoordinatorMetrics()
-
-    # Finding
-
-    def shard_of(self, group_id: str, image: ClusterImage) -> Shard[GroupMachine]:
-        """Raises the error that a client gets when this broker does not coordinate the group."""
-        topic = image.topics.get(GROUP_OFFSETS_TOPIC)
-        shard = None if topic is None else self._shards.get(partition_of(group_id, len(topic.partitions)))
-        if shard is None:
-            raise BrokerError(ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate the group {group_id!r}")
-        return shard
-
-    def shards(self) -> Iterator[Shard[GroupMachine]]:
-        return iter(list(self._shards.values()))
-
-    # Following
 
     def start(self, image: ClusterImage) -> None:
         """Before the partitions are opened."""
         self._topics.update((name, _facts(topic)) for name, topic in image.topics.items())
 
-    def opened(self, partition: Partition) -> None:
-        """This broker leads the partition from now on."""
-        if partition.topic_partition.topic != GROUP_OFFSETS_TOPIC or self._closed:
-            return
-        self._shards[partition.topic_partition.partition] = Shard(
+    def _new_shard(self, partition: Partition) -> Shard[GroupMachine]:
+        return Shard(
             partition,
             lambda: GroupMachine(self._group_config(partition), self._topics),
             clock=self._clock,
@@ -67,12 +38,6 @@ class GroupCoordinators:
             tasks=self._tasks,
             metrics=self.metrics,
         )
-
-    def removed(self, partition: Partition) -> None:
-        if partition.topic_partition.topic == GROUP_OFFSETS_TOPIC:
-            shard = self._shards.pop(partition.topic_partition.partition, None)
-            if shard is not None:
-                shard.close()
 
     def follow(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         changed = {topic.name for topic in (*delta.topics_deleted, *delta.topics_created)}
@@ -88,11 +53,6 @@ class GroupCoordinators:
         deleted = bool(delta.topics_deleted)
         for shard in self.shards():
             shard.tell(lambda machine, now, decision: machine.topics_changed(changed, now, decision, deleted=deleted))
-
-    def close(self) -> None:
-        self._closed = True
-        for shard in self._shards.values():
-            shard.close()
 
     def _group_config(self, partition: Partition) -> GroupConfig:
         config = self._config
@@ -112,18 +72,6 @@ class GroupCoordinators:
             consumer_migration_policy=config.str("group.consumer.migration.policy"),
             consumer_regex_refresh_interval_ms=config.int("group.consumer.regex.refresh.interval.ms"),
         )
-
-
-@lru_cache(maxsize=1_000)
-def partition_of(key: str, partitions_count: int) -> int:
-    """As Java's String.hashCode has it, so that Kafka's tools find a group where they expect it."""
-    units = key.encode("utf-16-be", errors="surrogatepass")
-    hashed = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
-    magnitude = hashed if hashed < 1 << 31 else (1 << 32) - hashed
-    # The one number without a magnitude in Java counts as 0.
-    return 0 if magnitude == 1 << 31 else magnitude % partitions_count
 
 
 def _facts(topic: TopicImage) -> TopicFacts:

@@ -6,6 +6,11 @@ What must stay true:
   them; but no answer leaves before everything decided before it is committed.
 - One append is under way at a time. What is decided meanwhile waits for it and then goes together, as one batch: under
   load many decisions share a batch and a flush, and a lone one waits for nobody.
+- Records of a transaction, and the markers that end one, are where the log has the last word: it knows which producers
+  are fenced. They go to it at once, behind all that was decided before them, and the machine hears of them only when
+  they are staged; so a refused one changes nothing. They share no batch with anything.
+- What a decision has for an effect is done when its records are committed, before its answers leave. An append that
+  fails drops both.
 - When an append fails, what the machine believes is not what the log says: the machine is thrown away, everybody who
   waits is told to look for the coordinator again, and a new machine is loaded by replay.
 - Until the machine is loaded nothing is answered but COORDINATOR_LOAD_IN_PROGRESS: "no offset committed" would send a
@@ -20,13 +25,15 @@ import math
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from penstock.coordinators.decision import NOBODY, Caller, Decision, LogRecord, Now, Ticket
+from penstock.coordinators.decision import NOBODY, Caller, Decision, LogRecord, Now, Producer, Ticket
+from penstock.coordinators.machine import Machine, TransactionalMachine
 from penstock.coordinators.replay import replay
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.metrics import CoordinatorMetrics
 from penstock.protocol.batch import read_header
+from penstock.protocol.control import EndMarker
 from penstock.protocol.records import Record, build_batch
 from penstock.protocol.schema import Struct
 from penstock.replication.partition import ACKS_ALL, Partition
@@ -42,22 +49,22 @@ BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 32
 
 _NOT_COORDINATOR = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
-
-
-class Machine(Protocol):
-    def apply(self, record: LogRecord) -> None:
-        """Raises ValueError for a record that makes no sense."""
-
-    def loaded(self, now: Now, decision: Decision) -> None: ...
-    def due(self, now: Now, decision: Decision) -> None:
-        """The earliest deadline, if its time has come."""
-
-    def next_deadline_ms(self) -> int | None: ...
-
+# What is wrong with whoever asks, or said by the coordinator itself: told as it is.
+_TOLD_AS_IT_IS = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+)
 
 M = TypeVar("M", bound=Machine)
 Work = Callable[[M, Any, Caller, Now, Decision], None]
 Done = Callable[[Struct | BrokerError], None]
+
+
+def _no_effect(effect: Any) -> None:
+    raise AssertionError(f"nobody is there to do {effect!r}")
 
 
 class Shard(Generic[M]):
@@ -70,7 +77,9 @@ class Shard(Generic[M]):
         files: Files,
         tasks: TaskGroup,
         metrics: CoordinatorMetrics,
+        effect: Callable[[Any], None] = _no_effect,
     ) -> None:
+        """`effect` does what decisions have for effects, on the loop."""
         self.partition = partition
         self.machine: M | None = None
         """None while it is being loaded."""
@@ -80,9 +89,10 @@ class Shard(Generic[M]):
         self._files = files
         self._tasks = tasks
         self._metrics = metrics
+        self._effect = effect
         self._loop = asyncio.get_running_loop()
         self._closed: BrokerError | None = None
-        self._waiting: dict[Ticket, Done] = {}
+        self._waiting: dict[Ticket, Callable[[Any], None]] = {}
         self._last_ticket = NOBODY
         # Decisions that are on their way to being committed, in order, a list for each batch; and those that wait.
         self._under_way: deque[list[Decision]] = deque()
@@ -139,6 +149,26 @@ class Shard(Generic[M]):
             work(self.machine, self._now(), decision)
             self._carry_out(self.machine, decision)
 
+    def write_marker(
+        self, marker: EndMarker, transaction_version: int, done: Callable[[BrokerError | None], None]
+    ) -> None:
+        """Ends a producer's transaction in this partition. Calls `done`, now or later, once: with None when the marker
+        is committed, or with what went wrong.
+        """
+        try:
+            self._append_decided()
+            machine = self._ready()
+            assert isinstance(machine, TransactionalMachine)
+            now_ms = self._clock.now_ms()
+            ticket = self._last_ticket = self._last_ticket + 1
+            self.partition.append_marker(marker, transaction_version, now_ms, self, self._incarnation)
+            self._under_way.append([Decision(answers=[(ticket, None)])])
+        except BrokerError as error:
+            done(_told(error))
+            return
+        self._waiting[ticket] = done
+        machine.transaction_ended(marker.producer_id, committed=marker.is_commit)
+
     def _ready(self) -> M:
         if self._closed is not None:
             raise self._closed
@@ -152,31 +182,56 @@ class Shard(Generic[M]):
     # Carrying out
 
     def _carry_out(self, machine: M, decision: Decision) -> None:
-        for record in decision.records:
-            machine.apply(record)
-        if decision.records:
+        if not decision.records:
+            self._answer_in_turn(decision)
+        elif decision.producer is not None:
+            self._carry_out_in_transaction(machine, decision, decision.producer)
+        else:
+            for record in decision.records:
+                machine.apply(record)
             self._decided.append(decision)
             if not self._under_way:
-                self._append()
-        elif self._decided:
+                self._append_decided()
+        self._wake_when_due()
+
+    def _answer_in_turn(self, decision: Decision) -> None:
+        if self._decided:
+            self._decided[-1].effects += decision.effects
             self._decided[-1].answers += decision.answers
         elif self._under_way:
             self._under_way[-1].append(decision)
         else:
             self._answer(decision)
-        self._wake_when_due()
 
-    def _append(self) -> None:
+    def _carry_out_in_transaction(self, machine: M, decision: Decision, producer: Producer) -> None:
+        assert isinstance(machine, TransactionalMachine)
+        self._append_decided()
+        if self.machine is not machine:
+            return  # lost with what was decided before; whoever waits has heard
+        now_ms = self._clock.now_ms()
+        try:
+            for records, decisions in _batched([decision], self.partition.max_batch_bytes):
+                self._stage(_batch(records, now_ms, producer), now_ms, decisions)
+                for record in records:
+                    machine.apply_pending(record, producer.producer_id)
+        except BrokerError as error:
+            self._refuse(decision, _told(error))
+
+    def _append_decided(self) -> None:
         """What was decided, in as few batches as the partition takes; each decision as one, unless it is too large."""
         now_ms = self._clock.now_ms()
         decided, self._decided = self._decided, []
         try:
             for records, decisions in _batched(decided, self.partition.max_batch_bytes):
-                view = memoryview(build_batch([Record(each.key, each.value, timestamp=now_ms) for each in records]))
-                self.partition.append(view, read_header(view, 0), ACKS_ALL, now_ms, math.inf, self, self._incarnation)
-                self._under_way.append(decisions)
+                self._stage(_batch(records, now_ms), now_ms, decisions)
         except BrokerError as error:
             self._lose(error)
+
+    def _stage(self, batch: bytearray, now_ms: int, decisions: list[Decision]) -> None:
+        """`decisions` are answered when the batch is committed. Raises BrokerError when the log does not take it."""
+        view = memoryview(batch)
+        self.partition.append(view, read_header(view, 0), ACKS_ALL, now_ms, math.inf, self, self._incarnation)
+        self._under_way.append(decisions)
 
     def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
         if slot != self._incarnation:
@@ -184,17 +239,25 @@ class Shard(Generic[M]):
         for decision in self._under_way.popleft():
             self._answer(decision)
         if self._decided and not self._under_way:
-            self._append()
+            self._append_decided()
 
     def failed(self, slot: int, error: BrokerError) -> None:
         if slot == self._incarnation:
             self._lose(error)
 
     def _answer(self, decision: Decision) -> None:
+        for effect in decision.effects:
+            self._effect(effect)
         for ticket, answer in decision.answers:
             done = self._waiting.pop(ticket, None)
             if done is not None:
                 done(answer)
+
+    def _refuse(self, decision: Decision, error: BrokerError) -> None:
+        for ticket, _ in decision.answers:
+            done = self._waiting.pop(ticket, None)
+            if done is not None:
+                done(error)
 
     def _wake_when_due(self) -> None:
         """A timer that comes too early is left alone: it looks again then."""
@@ -218,7 +281,7 @@ class Shard(Generic[M]):
         while self._closed is None and incarnation == self._incarnation:
             machine = self._new_machine()
             try:
-                await replay(self.partition, machine.apply, self._files, self._metrics)
+                await replay(self.partition, machine, self._files, self._metrics)
             except (BrokerError, OSError) as error:
                 log.error("coordinator not loaded, trying again", extra=self._described(error))
                 await asyncio.sleep(RETRY_LOAD_S)
@@ -236,7 +299,7 @@ class Shard(Generic[M]):
     def _lose(self, error: BrokerError) -> None:
         """The log did not take what the machine had decided."""
         log.error("coordinator lost an append, loading again", extra=self._described(error))
-        self._forget(BrokerError(_code_for(error), error.message))
+        self._forget(_told(error))
         if self._closed is None:
             self._tasks.spawn(self._reload(), name=f"load-{self.partition.topic_partition}")
 
@@ -269,9 +332,26 @@ def _new_id() -> str:
     return str(uuid.uuid4())
 
 
-def _code_for(error: BrokerError) -> ErrorCode:
+def _told(error: BrokerError) -> BrokerError:
     """What a client makes the right thing of: to look for the coordinator again, at once or after a while."""
-    return ErrorCode.NOT_COORDINATOR if error.code in _NOT_COORDINATOR else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error.code in _TOLD_AS_IT_IS:
+        return error
+    is_elsewhere = error.code in _NOT_COORDINATOR
+    code = ErrorCode.NOT_COORDINATOR if is_elsewhere else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return BrokerError(code, error.message)
+
+
+def _batch(records: list[LogRecord], now_ms: int, producer: Producer | None = None) -> bytearray:
+    """Without sequence numbers, also of a producer: only this coordinator writes here, and it repeats nothing."""
+    entries = [Record(each.key, each.value, timestamp=now_ms) for each in records]
+    if producer is None:
+        return build_batch(entries)
+    return build_batch(
+        entries,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        is_transactional=True,
+    )
 
 
 def _batched(decided: list[Decision], max_bytes: int) -> Iterator[tuple[list[LogRecord], list[Decision]]]:

@@ -18,7 +18,7 @@ from penstock.core.ids import BrokerId, TopicId, topic_id_from_text, topic_id_to
 
 # The features this release knows, with the versions it can run with (lowest, highest). A cluster's finalized version
 # gates what its brokers may write, so that they can be upgraded one by one.
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {"penstock.version": (1, 1)}
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {"penstock.version": (1, 1), "transaction.version": (0, 2)}
 
 
 class InvalidMetadata(Exception):

@@ -18,6 +18,7 @@ from penstock.coordinators.group.records import (
     ConsumerGroupTargetAssignmentMetadata,
 )
 from penstock.coordinators.group.state import GroupConfig, TopicFacts
+from penstock.coordinators.regex import _compiled
 from penstock.core.errors import ErrorCode
 from penstock.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
@@ -595,6 +596,21 @@ def test_given_a_regular_expression_that_is_none_when_joining_then_it_is_refused
     assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert "orders(" in (answer.error_message or "")
     assert not world.log and GROUP not in world.machine.groups
+
+
+def test_given_an_expression_that_takes_too_much_memory_when_joining_then_it_is_refused_from_memory_the_next_time() -> (
+    None
+):
+    world = World(orders=1)
+    member = regex(world, "a", r"(\pL{10}){100}")
+
+    first = member.join()
+    before = _compiled.cache_info().hits
+    second = member.join()
+
+    assert first.error_code == second.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "too large" in (second.error_message or "")
+    assert _compiled.cache_info().hits == before + 1
 
 
 def test_given_names_and_an_expression_when_a_member_subscribes_to_both_then_it_gets_both() -> None:

@@ -2,196 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
+from tests.machines.group.offsets_world import DAY_MS, GROUP, SESSION_MS, Coordinator
 
-from penstock.coordinators.decision import Caller, Decision, LogRecord, Now
-from penstock.coordinators.group import offsets
-from penstock.coordinators.group.machine import GroupMachine
-from penstock.coordinators.group.state import GroupConfig, TopicFacts
+from penstock.coordinators.group.state import TopicFacts
 from penstock.core.errors import ErrorCode
-from penstock.core.ids import NO_TOPIC_ID, TopicId
-from penstock.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, encode_subscription
-from penstock.protocol.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-)
-from penstock.protocol.messages.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-)
-
-GROUP = "billing"
-WALL_MS = 1_700_000_000_000
-SESSION_MS = 30 * 60 * 1000
-DAY_MS = 24 * 60 * 60 * 1000
-ORDERS, REFUNDS = TopicId(b"orders".ljust(16)), TopicId(b"refunds".ljust(16))
-
-
-@dataclass
-class Coordinator:
-    """A machine whose decisions are made durable at once, in a list."""
-
-    config: GroupConfig = field(default_factory=lambda: GroupConfig(group_initial_rebalance_delay_ms=0))
-    topics: dict[str, TopicFacts] = field(
-        default_factory=lambda: {"orders": TopicFacts(ORDERS, 3), "refunds": TopicFacts(REFUNDS, 3)}
-    )
-    log: list[LogRecord] = field(default_factory=list)
-    now: Now = field(default_factory=lambda: Now(WALL_MS, 0))
-    tickets: int = 0
-
-    def __post_init__(self) -> None:
-        self.machine = GroupMachine(self.config, self.topics)
-        self._decide(lambda decision: self.machine.loaded(self.now, decision))
-
-    def ask(self, work: Any, request: object, version: int = 9) -> Any:
-        self.tickets += 1
-        caller = Caller(self.tickets, version, "client", "/127.0.0.1", lambda: "unique")
-        answers = self._decide(lambda decision: work(self.machine, request, caller, self.now, decision))
-        return answers.get(caller.ticket)
-
-    def _decide(self, work: Any) -> dict[int, Any]:
-        decision = Decision()
-        work(decision)
-        self.log += decision.records
-        for record in decision.records:
-            self.machine.apply(record)
-        return dict(decision.answers)
-
-    def pass_ms(self, duration_ms: int, *, heartbeats_of: str | None = None) -> None:
-        until = self.now.monotonic_ms + duration_ms
-        while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= until:
-            self._set_clock(max(deadline, self.now.monotonic_ms))
-            if heartbeats_of is not None:
-                self.ask(
-                    GroupMachine.heartbeat, HeartbeatRequest(group_id=GROUP, generation_id=1, member_id=heartbeats_of)
-                )
-            self._decide(lambda decision: self.machine.due(self.now, decision))
-        self._set_clock(until)
-
-    def _set_clock(self, monotonic_ms: int) -> None:
-        self.now = Now(WALL_MS + monotonic_ms, monotonic_ms)
-
-    def restart(self) -> None:
-        self.machine = GroupMachine(self.config, self.topics)
-        for record in self.log:
-            self.machine.apply(LogRecord(record.key, record.value))
-        self._decide(lambda decision: self.machine.loaded(self.now, decision))
-
-    # What clients do
-
-    def commit(
-        self,
-        offset: int = 7,
-        *,
-        topic: str = "orders",
-        member_id: str = "",
-        generation: int = -1,
-        metadata: str | None = "",
-        topic_id: TopicId | None = None,
-        version: int = 9,
-        group: str = GROUP,
-        retention_ms: int = -1,
-    ) -> ErrorCode:
-        facts = self.topics.get(topic)
-        partition = OffsetCommitRequestPartition(
-            partition_index=1, committed_offset=offset, committed_leader_epoch=5, committed_metadata=metadata
-        )
-        request = OffsetCommitRequest(
-            group_id=group,
-            member_id=member_id,
-            generation_id_or_member_epoch=generation,
-            retention_time_ms=retention_ms,
-            topics=[
-                OffsetCommitRequestTopic(
-                    name=topic,
-                    topic_id=topic_id or (NO_TOPIC_ID if facts is None else facts.topic_id),
-                    partitions=[partition],
-                )
-            ],
-        )
-        response = self.ask(offsets.commit, request, version)
-        return ErrorCode(response.topics[0].partitions[0].error_code)
-
-    def fetch(self, topic: str = "orders", group: str = GROUP) -> tuple[int, int, str | None]:
-        asked = OffsetFetchRequestTopic(name=topic, partition_indexes=[1])
-        answer = self.ask(offsets.fetch, OffsetFetchRequestGroup(group_id=group, topics=[asked]))
-        assert not answer.error_code
-        [fetched] = answer.topics[0].partitions
-        return fetched.committed_offset, fetched.committed_leader_epoch, fetched.metadata
-
-    def fetch_all(self) -> dict[tuple[str, int], int]:
-        answer = self.ask(offsets.fetch, OffsetFetchRequestGroup(group_id=GROUP, topics=None))
-        return {
-            (topic.name, partition.partition_index): partition.committed_offset
-            for topic in answer.topics
-            for partition in topic.partitions
-        }
-
-    def delete_offsets(self, topic: str) -> tuple[ErrorCode, list[ErrorCode]]:
-        partitions = [OffsetDeleteRequestPartition(partition_index=1)]
-        request = OffsetDeleteRequest(
-            group_id=GROUP, topics=[OffsetDeleteRequestTopic(name=topic, partitions=partitions)]
-        )
-        answer = self.ask(offsets.delete, request)
-        codes = [ErrorCode(each.error_code) for topic in answer.topics for each in topic.partitions]
-        return ErrorCode(answer.error_code), codes
-
-    def delete_group(self) -> ErrorCode:
-        return ErrorCode(self.ask(GroupMachine.delete_group, GROUP).error_code)
-
-    def become_member(self, *topics: str, protocol_type: str = "consumer") -> str:
-        """Of a stable group, generation 1."""
-        subscription = encode_subscription(ConsumerProtocolSubscription(topics=list(topics)), 1)
-        request = JoinGroupRequest(
-            group_id=GROUP,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=10_000,
-            protocol_type=protocol_type,
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription)],
-        )
-        request.member_id = self.ask(GroupMachine.join_group, request).member_id
-        self.ask(GroupMachine.join_group, request)
-        self.pass_ms(0)
-        self.ask(
-            GroupMachine.sync_group,
-            SyncGroupRequest(
-                group_id=GROUP,
-                generation_id=1,
-                member_id=request.member_id,
-                protocol_type=protocol_type,
-                protocol_name="range",
-            ),
-            5,
-        )
-        return request.member_id
-
-    def leave(self, member_id: str) -> None:
-        self.ask(
-            GroupMachine.leave_group,
-            LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id=member_id)]),
-            5,
-        )
-
-    def topics_changed(self, *names: str) -> None:
-        self._decide(lambda decision: self.machine.topics_changed(set(names), self.now, decision, deleted=True))
-
-    def listed(self) -> list[tuple[str, str, str]]:
-        answer = self.ask(GroupMachine.list_groups, ListGroupsRequest())
-        return [(each.group_id, each.group_state, each.group_type) for each in answer.groups]
+from penstock.core.ids import TopicId
 
 
 @pytest.fixture
@@ -230,6 +46,16 @@ def test_given_a_generation_of_a_group_that_is_not_there_then_the_commit_is_refu
 ) -> None:
     assert coordinator.commit(member_id="m", generation=3, version=version) is code
     assert coordinator.machine.groups == {}
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_given_offsets_without_members_when_one_of_a_generation_commits_then_it_is_unknown(
+    coordinator: Coordinator, version: int
+) -> None:
+    assert coordinator.commit(1) is ErrorCode.NONE
+
+    assert coordinator.commit(2, member_id="m", generation=3, version=version) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert coordinator.fetch()[0] == 1
 
 
 def test_given_a_group_with_members_then_only_they_commit_and_only_in_their_generation(

@@ -14,7 +14,6 @@ from tests.protocol.every_version import examples
 
 from penstock.coordinators.decision import LogRecord
 from penstock.coordinators.group.records import (
-    BadRecord,
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignment,
@@ -39,6 +38,7 @@ from penstock.coordinators.group.records import (
     decode,
     encode,
 )
+from penstock.coordinators.record_bytes import BadRecord
 from penstock.core.ids import TopicId
 
 TOPIC_ID = TopicId(b"0123456789abcdef")

@@ -31,7 +31,7 @@ from penstock.coordinators.group.consumer_state import (
 )
 from penstock.coordinators.group.records import encode
 from penstock.coordinators.group.state import Group
-from penstock.core.errors import ErrorCode
+from penstock.core.errors import ErrorCode, message_of
 from penstock.core.ids import TopicId
 from penstock.protocol.messages.consumer_groups import (
     CLASSIC_MEMBER_TYPE,
@@ -42,6 +42,7 @@ from penstock.protocol.messages.consumer_groups import (
     DescribedTopicPartitions,
 )
 from penstock.protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequestGroup
+from penstock.protocol.messages.transactions import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
     from penstock.coordinators.group.machine import GroupMachine
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "apply",
     "check_commit",
+    "check_commit_in_transaction",
     "check_fetch",
     "delete",
     "describe",
@@ -112,6 +114,17 @@ def check_commit(
     return _check_epoch(member, epoch)
 
 
+def check_commit_in_transaction(group: Group, request: TxnOffsetCommitRequest) -> ErrorCode:
+    """As `check_commit`, for producers, which know generations only."""
+    consumer = _of(group)
+    if request.generation_id < 0 and not consumer.members:
+        return ErrorCode.NONE
+    member = consumer.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if request.generation_id == member.member_epoch else ErrorCode.ILLEGAL_GENERATION
+
+
 def check_fetch(
     machine: GroupMachine, group: Group, request: OffsetFetchRequestGroup, caller: Caller, now: Now
 ) -> ErrorCode:
@@ -135,7 +148,7 @@ def describe(machine: GroupMachine, group_id: str) -> DescribedConsumerGroup:
         return DescribedConsumerGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"the group {group_id!r} {kind}",
+            error_message=message_of(f"the group {group_id!r} {kind}"),
         )
     consumer = group.consumer
     names = {facts.topic_id: name for name, facts in machine.topics.items()}

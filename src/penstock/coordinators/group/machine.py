@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 
 from penstock.coordinators.decision import Caller, Decision, LogRecord, Now
-from penstock.coordinators.group import classic, consumer, consumer_classic, offsets
+from penstock.coordinators.group import classic, consumer, consumer_classic, offsets, pending_offsets
 from penstock.coordinators.group.records import (
     ConsumerGroupMetadata,
     GroupMetadataRecord,
@@ -22,7 +22,8 @@ from penstock.coordinators.group.records import (
 )
 from penstock.coordinators.group.state import Group, GroupConfig, TopicFacts
 from penstock.coordinators.timers import Timers
-from penstock.core.errors import ErrorCode
+from penstock.core.errors import ErrorCode, message_of
+from penstock.core.ids import TopicPartition
 from penstock.protocol.messages.groups import (
     DeletableGroupResult,
     DescribedGroup,
@@ -47,6 +48,9 @@ class GroupMachine:
         """Kept current by whoever gave it, and shared with other machines."""
 
         self.groups: dict[str, Group] = {}
+        self.open_transactions: dict[int, set[tuple[str, TopicPartition]]] = {}
+        """Durable: to each producer with pending offsets, where in which groups they are."""
+
         self.timers: Timers[tuple[str, ...]] = Timers()
 
     # Durable state
@@ -67,6 +71,16 @@ class GroupMachine:
                 if isinstance(decoded, ConsumerGroupMetadata) and record.timestamp >= 0:
                     consumer.was_changed_at(self.groups[decoded.group_id], record.timestamp)
 
+    def apply_pending(self, record: LogRecord, producer_id: int) -> None:
+        decoded: Record | None = record.meaning or decode(record)
+        if isinstance(decoded, OffsetCommitRecord):
+            pending_offsets.add(self, decoded, producer_id)
+        else:
+            self.apply(record)  # nobody writes any other into a transaction; if so, it means what it always does
+
+    def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
+        pending_offsets.end(self, producer_id, committed=committed)
+
     def group_or_new(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
         if group is None:
@@ -74,7 +88,7 @@ class GroupMachine:
         return group
 
     def forget_if_empty(self, group: Group) -> None:
-        if not group.offsets and group.classic is None and group.consumer is None:
+        if not group.offsets and not group.pending and group.classic is None and group.consumer is None:
             self.groups.pop(group.group_id, None)
 
     # Time
@@ -161,7 +175,7 @@ class GroupMachine:
             code = ErrorCode.NON_EMPTY_GROUP
         else:
             code = ErrorCode.NONE
-            offsets.forget(group, group.offsets, decision)
+            offsets.forget(group, offsets.committed_or_pending(group), decision)
             self.delete_group_records(group, decision)
         decision.answer(caller.ticket, DeletableGroupResult(group_id=group_id, error_code=code))
 
@@ -207,5 +221,5 @@ class GroupMachine:
             if caller.api_version >= NOT_FOUND_IS_AN_ERROR_SINCE:
                 described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 kind = "is no classic group" if group is not None else "does not exist"
-                described.error_message = f"the group {group_id!r} {kind}"
+                described.error_message = message_of(f"the group {group_id!r} {kind}")
         decision.answer(caller.ticket, described)

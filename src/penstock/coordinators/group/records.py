@@ -22,16 +22,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.coordinators.decision import LogRecord
 from penstock.coordinators.group import record_layouts as layouts
-from penstock.core.errors import MalformedRequest
+from penstock.coordinators.record_bytes import decode_after_number, leading_number
 from penstock.core.ids import NO_TOPIC_ID, TopicId
 from penstock.protocol.codec import Data
 from penstock.protocol.schema import Array, Nested, Struct
 
 NO_TIMESTAMP: Final = -1
-
-
-class BadRecord(ValueError):
-    """Bytes that are no record of a group coordinator; the message says what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,32 +354,17 @@ def encode(record: Record) -> LogRecord:
 
 def decode(record: LogRecord) -> Record | None:
     """None for a kind of record that we do not know: of share or streams groups, or of a later Kafka."""
-    kind = _KIND_BY_NUMBER.get(_number(record.key, "key"))
+    kind = _KIND_BY_NUMBER.get(leading_number(record.key, "key"))
     if kind is None:
         return None
-    key = _decoded(kind.key, record.key, 0)
+    key = _fields(decode_after_number(kind.key, record.key, 0))
     decoded: Record
     if record.value is None:
         decoded = kind.tombstone(*key)
     else:
-        decoded = kind.record(*key, *_decoded(kind.value, record.value, _number(record.value, "value")))
+        value = decode_after_number(kind.value, record.value, leading_number(record.value, "value"))
+        decoded = kind.record(*key, *_fields(value))
     return decoded
-
-
-def _number(data: bytes, name: str) -> int:
-    """The int16 that keys and values begin with."""
-    if len(data) < 2:
-        raise BadRecord(f"the {name} of a record has {len(data)} bytes, not even its version")
-    return int.from_bytes(data[:2], "big", signed=True)
-
-
-def _decoded(layout: type[Data], data: bytes, version: int) -> list[Any]:
-    """The values of its fields. Bytes that follow are ignored, as in Kafka."""
-    try:
-        struct = layout.decode(memoryview(data)[2:], version)
-    except MalformedRequest as error:
-        raise BadRecord(str(error)) from None
-    return _fields(struct)
 
 
 def _fields(struct: Struct) -> list[Any]:

@@ -33,6 +33,9 @@ class Group:
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     """Durable."""
 
+    pending: dict[TopicPartition, dict[int, CommittedOffset | None]] = field(default_factory=dict)
+    """Durable: what producers, by their ids, committed in transactions that are open; see `pending_offsets`."""
+
     classic: ClassicGroup | None = None
     consumer: ConsumerGroup | None = None
     """At most one of the two; neither for offsets that were committed without members."""

@@ -1,57 +1,31 @@
 """What the members of a group subscribe to: regular expressions, and the hash that tells when topics have changed.
 
-Regular expressions are RE2's, as everywhere in Kafka since KIP-848: matching takes linear time whatever a client sends,
-so it is done within a heartbeat and not, as in Kafka, aside. They match whole names, and internal topics too: Kafka
+Regular expressions are matched within a heartbeat and not, as in Kafka, aside. They match internal topics too: Kafka
 leaves it to the client not to ask for those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from hashlib import blake2b
-from typing import Protocol
-
-import re2
 
 from penstock.coordinators.group.assignors import MemberSpec
 from penstock.coordinators.group.consumer_state import ConsumerGroup, Member, ResolvedRegex, topics_of
 from penstock.coordinators.group.state import TopicFacts
-from penstock.core.errors import BrokerError, ErrorCode
+from penstock.coordinators.regex import Pattern, compile_regex
+from penstock.core.errors import BrokerError
 from penstock.core.ids import TopicId
 
 Topics = Mapping[str, TopicFacts]
 Regexes = Mapping[str, ResolvedRegex]
-
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.never_capture = True
 
 # The version of the metadata in which an expression was resolved. We have none; to Kafka's coordinator, should it read
 # our records, 0 says that they are to be resolved again.
 _NO_VERSION = 0
 
 
-class Pattern(Protocol):
-    def Match(self, text: str) -> object: ...
-
-
-@lru_cache(maxsize=128)
 def compiled(regex: str) -> Pattern:
-    """As a set of one expression: asked whether a name matches, that answers six times faster than the expression."""
-    try:
-        re2.compile(regex, _OPTIONS)  # says what is wrong; a set does not
-        pattern = re2.Set.FullMatchSet(_OPTIONS)
-        pattern.Add(regex)
-        pattern.Compile()
-    except (re2.error, UnicodeError) as error:
-        reason = error.args[0] if error.args else ""
-        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise BrokerError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex {regex!r} is not valid: {text}"
-        ) from None
-    matcher: Pattern = pattern
-    return matcher
+    return compile_regex(regex, "SubscribedTopicRegex")
 
 
 def resolve(regex: str, topics: Topics, wall_ms: int) -> ResolvedRegex:
