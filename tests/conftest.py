@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("penstock")
 
 # Suites without processes, sockets to brokers or long searches: what `make check` runs.
 _QUICK_FOLDERS = frozenset(
-    {"protocol", "core", "machines", "metadata", "net", "replication", "runtime", "storage", "coordinators"}
+    {"protocol", "core", "machines", "metadata", "net", "replication", "runtime", "storage", "coordinators", "history"}
 )
 
 

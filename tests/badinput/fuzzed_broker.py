@@ -7,6 +7,7 @@ from typing import Any
 from penstock.core.errors import MalformedRequest
 from penstock.protocol.messages import REQUESTS, RESPONSES
 from penstock.protocol.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataResponse
+from penstock.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.protocol.messages.records import FetchRequest, ProduceRequest
 from penstock.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.badinput.hostile import TOPICS
@@ -25,8 +26,16 @@ _MAY_BE_SILENT = frozenset({FetchRequest.API_KEY, ProduceRequest.API_KEY})
 _SILENCE_S = 0.03
 _API_KEY_AND_VERSION = struct.Struct(">hh")
 
+# What they know of groups and transactions is kept, so that much comes together.
+COORDINATORS = {"__consumer_offsets": 0, "__transaction_state": 1}
+
 # Topics of any name may come to be, but none of many partitions.
-FUZZED_SETTINGS: dict[str, Any] = {"penstock.max.topic.partitions": 4, "auto.create.topics.enable": True}
+FUZZED_SETTINGS: dict[str, Any] = {
+    "penstock.max.topic.partitions": 4,
+    "auto.create.topics.enable": True,
+    "offsets.topic.num.partitions": 2,
+    "transaction.state.log.num.partitions": 2,
+}
 
 
 @dataclass
@@ -89,12 +98,15 @@ class FuzzedBroker:
         """Others are served; topics that the fuzzer made by chance go, those that it deleted come back."""
         produce_and_fetch(self._bystander)
         known = self._bystander.exchange(MetadataRequest(topics=None), 12, MetadataResponse).topics
-        surplus = [topic.name or "" for topic in known if topic.name not in (*TOPICS, BYSTANDER_TOPIC)]
+        surplus = [topic.name or "" for topic in known if topic.name not in (*TOPICS, *COORDINATORS, BYSTANDER_TOPIC)]
         if surplus:
-            request = DeleteTopicsRequest(topic_names=surplus, timeout_ms=5_000)
-            self._bystander.exchange(request, 4, DeleteTopicsResponse)
+            deletion = DeleteTopicsRequest(topic_names=surplus, timeout_ms=5_000)
+            self._bystander.exchange(deletion, 4, DeleteTopicsResponse)
         for name in TOPICS:
             create_usable_topic(self._bystander, name, exists_ok=True)
+        for key_type in COORDINATORS.values():
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["any"])
+            self._bystander.exchange(request, 4, FindCoordinatorResponse)
         known = self._bystander.exchange(MetadataRequest(topics=None), 12, MetadataResponse).topics
         self.topic_ids = sorted(topic.topic_id for topic in known if topic.name in TOPICS)
 

@@ -3,7 +3,8 @@
 A case is made from the seed and its number, whatever ran before it; only the time of day and the broker's topic ids
 differ from run to run. So a failure is repeated by the two numbers that its message gives:
 `PENSTOCK_TEST_SEED=7 PENSTOCK_TEST_FUZZ_CASE=123 pytest -k ...` runs that case and no other.
-`PENSTOCK_TEST_FUZZ_CASES=1000000` runs long, with a new seed unless one is given.
+`PENSTOCK_TEST_FUZZ_CASES=1000000` runs long, with a new seed unless one is given; `PENSTOCK_TEST_FUZZ_APIS=26,27` has
+the grammar fuzzer send requests of these keys only.
 """
 
 import os

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.protocol.messages import REQUESTS
 from tests.badinput.fuzzed_broker import FUZZED_SETTINGS, FuzzedBroker
@@ -24,10 +25,12 @@ USUAL_CASES = 2_000
 TIDY_UP_EVERY = 250
 CLIENTS: tuple[type[Client], ...] = (ConfluentClient, KafkaPythonClient, AiokafkaClient)
 ADMIN_CLIENTS: tuple[type[AdminClient], ...] = (ConfluentAdminClient, KafkaPythonAdminClient, AiokafkaAdminClient)
-# What three clients need for producing, consuming and administering topics; less was not a session.
+# What three clients need for producing, consuming and administering topics, and one for transactions; less was not a
+# session.
 EXPECTED_APIS = {
     "ApiVersions", "Metadata", "Produce", "Fetch", "ListOffsets", "InitProducerId", "CreateTopics", "DeleteTopics",
-    "CreatePartitions", "DescribeConfigs", "DeleteRecords",
+    "CreatePartitions", "DescribeConfigs", "DeleteRecords", "FindCoordinator", "AddPartitionsToTxn", "AddOffsetsToTxn",
+    "TxnOffsetCommit", "EndTxn",
 }  # fmt: skip
 
 
@@ -62,12 +65,27 @@ def use_every_client(bootstrap: str) -> None:
         admin.delete_topic(topic)
 
 
+def use_transactions(bootstrap: str) -> None:
+    """librdkafka asks for all that there is: it knows version 1 only."""
+    topic = TOPICS[1]
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "recorded"})
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "recorded"})
+    producer.init_transactions(20)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, b"value")
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), 20)
+        end(20)
+    consumer.close()
+
+
 @pytest.fixture(scope="module")
 def recorded(recorded_broker: tuple[BrokerProcess, RecordingProxy]) -> list[bytes]:
     """One of each kind of request that the clients sent, and some more of those that differ in content."""
     broker, proxy = recorded_broker
     FuzzedBroker(broker).close()  # makes the topics
     use_every_client(proxy.bootstrap)
+    use_transactions(proxy.bootstrap)
     by_kind: dict[bytes, list[bytes]] = {}
     for payload in proxy.requests:
         by_kind.setdefault(payload[:4], []).append(payload)

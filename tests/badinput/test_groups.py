@@ -9,6 +9,7 @@ import pytest
 from penstock.coordinators.group.records import OffsetCommitRecord, encode
 from penstock.core.errors import ErrorCode
 from penstock.protocol.batch import read_header
+from penstock.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from penstock.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -20,6 +21,8 @@ from penstock.protocol.messages.group_offsets import (
     OffsetFetchResponse,
 )
 from penstock.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
@@ -92,9 +95,9 @@ def commit(
     return ErrorCode(answer.error_code)
 
 
-def fetched(client: RawClient, group_id: str, *, partition: int = 0) -> int | None:
+def fetched(client: RawClient, group_id: str, *, topic: str = TOPIC, partition: int = 0) -> int | None:
     """The committed offset, -1 for none; None while the coordinator is not ready."""
-    topics = [OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[partition])]
+    topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=topics)])
     (group,) = client.exchange(request, FETCH_VERSION, OffsetFetchResponse).groups
     if group.error_code in NOT_YET:
@@ -259,6 +262,13 @@ def test_given_no_such_group_when_a_member_of_it_commits_then_it_is_refused(
     assert fetched(client, "never-there") == -1
 
 
+def test_given_a_retention_beyond_the_end_of_time_when_committed_then_it_is_kept_until_then(client: RawClient) -> None:
+    code = commit(client, "for-ever", version=3, retention_time_ms=INT64_MAX)
+
+    assert code == ErrorCode.NONE
+    assert fetched(client, "for-ever") == 7
+
+
 # Members that are not, or not together
 
 
@@ -321,6 +331,19 @@ def test_given_the_offsets_topic_when_a_client_produces_to_it_then_it_is_refused
     answer = produce(client, OFFSETS_TOPIC, a_batch(b"mine"))
 
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@not_for_kafka  # UNKNOWN_SERVER_ERROR: its own message does not fit
+def test_given_the_longest_name_there_is_when_no_such_group_is_described_then_the_answer_can_be_read(
+    client: RawClient,
+) -> None:
+    name = "g" * 32_767
+    consumer = ConsumerGroupDescribeRequest(group_ids=[name])
+    (as_classic,) = client.exchange(DescribeGroupsRequest(groups=[name]), 6, DescribeGroupsResponse).groups
+    (as_consumer,) = client.exchange(consumer, 1, ConsumerGroupDescribeResponse).groups
+
+    assert as_classic.group_id == as_consumer.group_id == name
+    assert as_classic.error_code == as_consumer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 # Garbage in the log

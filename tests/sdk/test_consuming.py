@@ -45,6 +45,15 @@ def test_given_an_impossible_batch_size_when_consumed_then_it_is_refused(
         client.consume(topic, group, size)
 
 
+@pytest.mark.parametrize("offset", [-5, 2**63])
+def test_given_an_impossible_offset_when_sought_or_committed_then_it_is_refused(
+    client: Client, topic: str, group: str, offset: int
+) -> None:
+    for ask in (client.seek, client.commit_offset):
+        with pytest.raises(ValueError, match=str(offset)):
+            ask(topic, group, 0, offset)
+
+
 def test_given_nothing_to_read_when_consumed_then_the_batch_is_empty_after_the_wait(
     client: Client, topic: str, group: str
 ) -> None:

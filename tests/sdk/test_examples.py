@@ -50,6 +50,19 @@ def test_given_at_most_once_when_a_worker_dies_then_something_is_lost_and_nothin
     assert _named(shown, "processed twice") == []
 
 
+def test_given_exactly_once_when_a_copier_dies_then_nothing_is_lost_and_nothing_comes_twice(
+    broker: BrokerProcess,
+) -> None:
+    shown = _run(broker, "exactly_once")
+
+    assert "died after 400 orders, exit code 1" in shown
+    assert "went on, exit code 0" in shown
+    assert _named(shown, "lost") == []
+    assert _named(shown, "copied twice") == []
+    (never_committed,) = re.findall(r"never committed: (\d+)", shown)
+    assert int(never_committed) > 0
+
+
 def test_given_one_group_when_several_work_then_each_message_goes_to_one(broker: BrokerProcess) -> None:
     shown = _run(broker, "point_to_point")
 

@@ -9,7 +9,7 @@ from tests.testkit.kafka_broker import KafkaBroker
 from tests.testkit.raw_client import RawClient
 from tests.testkit.stored_batches import StoredBatch, stored_batches
 from tests.testkit.under_test import broker_under_test
-from tests.testkit.waiting import eventually, free_port
+from tests.testkit.waiting import eventually, free_port, lasting_port
 
 __all__ = [
     "Broker",
@@ -20,5 +20,6 @@ __all__ = [
     "broker_under_test",
     "eventually",
     "free_port",
+    "lasting_port",
     "stored_batches",
 ]

@@ -22,6 +22,7 @@ class StoredBatch:
     base_offset: int
     codec: str
     producer_id: int
+    producer_epoch: int
     base_sequence: int
     record_count: int
     leader_epoch: int
@@ -60,6 +61,7 @@ def _split(records: bytes) -> list[StoredBatch]:
                 base_offset=header[0],
                 codec=_CODECS[header[5] & 7],
                 producer_id=header[9],
+                producer_epoch=header[10],
                 base_sequence=header[11],
                 record_count=header[12],
                 leader_epoch=header[2],

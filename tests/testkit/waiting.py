@@ -1,5 +1,6 @@
 """Waiting for a condition with a deadline: the only way a test may wait."""
 
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -39,3 +40,15 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def lasting_port() -> int:
+    """For a broker that goes and comes back: the kernel gives it to no connection meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 30_000)  # below the ports of outgoing connections
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.controller.producer_ids import ProducerIds
     from penstock.controller.service import ControllerService
     from penstock.coordinators.groups import GroupCoordinators
+    from penstock.coordinators.transactions import TransactionCoordinators
     from penstock.handlers.fetch_sessions import FetchSessions
     from penstock.metadata.follower import Follower
     from penstock.metadata.image import ClusterImage
@@ -69,6 +70,7 @@ class Broker:
     producer_ids: ProducerIds
     partitions: ReplicaManager
     groups: GroupCoordinators
+    transactions: TransactionCoordinators
     fetch_sessions: FetchSessions
     tasks: TaskGroup
     loop: asyncio.AbstractEventLoop

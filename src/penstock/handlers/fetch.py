@@ -26,9 +26,16 @@ from penstock.handlers.fetch_sessions import (
 from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer, Connection
 from penstock.protocol.frames import RequestHeader
-from penstock.protocol.messages.records import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from penstock.protocol.messages.records import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from penstock.replication.parking import ParkedFetch
 from penstock.replication.partition import Partition
+from penstock.storage import txn_index
 from penstock.storage.log_file import ColdRead, FileSpan
 
 API_KEY = 1
@@ -84,16 +91,15 @@ class FetchCall:
         except BrokerError as error:
             self._fail(error)
             return
-        read = Reading(self._wanted, self._broker, request.max_bytes, by_id=self._by_id)
-        if read.cold:
-            self._warm(read)
-        elif (
-            read.total_bytes >= request.min_bytes
+        read = self._read()
+        if (
+            read.cold
+            or read.total_bytes >= request.min_bytes
             or read.has_errors
             or request.max_wait_ms <= 0
             or not self._wanted  # nothing could ever come
         ):
-            self._complete(read)
+            self._finish(read)
         else:
             self._park(read)
 
@@ -134,6 +140,12 @@ class FetchCall:
         self._incremental = True
         self._wanted = list(self._session.partitions.values())
 
+    def _read(self) -> Reading:
+        request = self._request
+        return Reading(
+            self._wanted, self._broker, request.max_bytes, stable_only=request.isolation_level == READ_COMMITTED
+        )
+
     def _park(self, read: Reading) -> None:
         parked = ParkedFetch(
             read.partitions,
@@ -141,22 +153,23 @@ class FetchCall:
             min(self._request.max_wait_ms, MAX_WAIT_MS),
             self._read_again,
             self._broker.loop,
+            stable_only=read.stable_only,
         )
         self._answer.on_connection_closed = parked.cancel
 
     def _read_again(self) -> None:
         self._answer.on_connection_closed = None
-        read = Reading(self._wanted, self._broker, self._request.max_bytes, by_id=self._by_id)
-        if read.cold:
-            self._warm(read)
+        self._finish(self._read())
+
+    def _finish(self, read: Reading) -> None:
+        if read.cold or read.with_aborts:
+            self._broker.tasks.spawn(self._complete_later(read), name="cold-read")
         else:
             self._complete(read)
 
-    def _warm(self, read: Reading) -> None:
-        self._broker.tasks.spawn(self._complete_cold(read), name="cold-read")
-
-    async def _complete_cold(self, read: Reading) -> None:
+    async def _complete_later(self, read: Reading) -> None:
         await read.warm()
+        await read.find_aborts()
         self._complete(read)
 
     def _fail(self, error: BrokerError) -> None:
@@ -165,7 +178,6 @@ class FetchCall:
 
     def _complete(self, read: Reading) -> None:
         topics: dict[str | TopicId, FetchableTopicResponse] = {}
-        read_committed = self._request.isolation_level == READ_COMMITTED
         errors = self._broker.api_metrics[API_KEY].errors
         for wanted, row, span in read.rows:
             if row.error_code:
@@ -179,7 +191,6 @@ class FetchCall:
                     self._session.served(wanted)
                 if self._incremental and not news:
                     continue
-            row.aborted_transactions = [] if read_committed else None
             topic = topics.get(wanted.topic)
             if topic is None:
                 topic = topics[wanted.topic] = self._topic_row(wanted.topic)
@@ -204,17 +215,29 @@ class FetchCall:
 class Reading:
     """One look at all wanted partitions, within the byte limits."""
 
-    __slots__ = ("_broker", "_by_id", "_left", "cold", "has_errors", "partitions", "rows", "total_bytes")
+    __slots__ = (
+        "_broker",
+        "_left",
+        "cold",
+        "has_errors",
+        "partitions",
+        "rows",
+        "stable_only",
+        "total_bytes",
+        "with_aborts",
+    )
 
-    def __init__(self, wanted: list[FetchPartition], broker: Broker, max_bytes: int, *, by_id: bool) -> None:
+    def __init__(self, wanted: list[FetchPartition], broker: Broker, max_bytes: int, *, stable_only: bool) -> None:
         self._broker = broker
-        self._by_id = by_id
+        self.stable_only = stable_only
         self._left = max(0, min(max_bytes, broker.config.int("fetch.max.bytes")))
         self.total_bytes = 0
         self.has_errors = False
         self.partitions: list[Partition] = []
         self.rows: list[tuple[FetchPartition, PartitionData, FileSpan | None]] = []
         self.cold: list[tuple[int, Partition]] = []
+        # Rows with records of which some may have to be left out; which ones stands on disk, out of the loop's reach.
+        self.with_aborts: list[tuple[PartitionData, Partition, FileSpan, int]] = []
         for each in wanted:
             self._read(each)
 
@@ -227,7 +250,10 @@ class Reading:
             self.partitions.append(partition)
             try:
                 span = partition.read(
-                    wanted.fetch_offset, min(wanted.max_bytes, self._left), at_least_one=not self.total_bytes
+                    wanted.fetch_offset,
+                    min(wanted.max_bytes, self._left),
+                    at_least_one=not self.total_bytes,
+                    stable_only=self.stable_only,
                 )
             except ColdRead:
                 self.cold.append((len(self.rows), partition))
@@ -239,7 +265,9 @@ class Reading:
         self.rows.append((wanted, row, span))
 
     def _describe(self, row: PartitionData, partition: Partition) -> None:
-        row.high_watermark = row.last_stable_offset = partition.high_watermark.offset
+        row.high_watermark = partition.high_watermark.offset
+        row.last_stable_offset = partition.last_stable_offset
+        row.aborted_transactions = [] if self.stable_only else None
         row.log_start_offset = partition.log.log_start_offset
 
     def _take(self, row: PartitionData, span: FileSpan | None, partition: Partition, offset: int) -> None:
@@ -250,6 +278,11 @@ class Reading:
         self._left = max(0, self._left - span.length)
         partition.metrics.bytes_out += span.length
         partition.metrics.records_out += partition.count_records(offset, span)
+        if self.stable_only and partition.log.may_have_aborted(offset):
+            try:
+                row.aborted_transactions = _told(partition.aborted_in(span, offset, wait=False))
+            except (ColdRead, BrokerError):  # a thread waits for the disk, or finds out what is wrong
+                self.with_aborts.append((row, partition, span, offset))
 
     async def warm(self) -> None:
         """Read the cold ones again in threads, where they may wait for the disk."""
@@ -258,10 +291,27 @@ class Reading:
             span = None
             try:
                 span = await self._broker.files.run(
-                    partition.read_waiting, wanted.fetch_offset, min(wanted.max_bytes, self._left), not self.total_bytes
+                    partition.read_waiting,
+                    wanted.fetch_offset,
+                    min(wanted.max_bytes, self._left),
+                    not self.total_bytes,
+                    self.stable_only,
                 )
                 self._describe(row, partition)
                 self._take(row, span, partition, wanted.fetch_offset)
             except BrokerError as error:
                 row.error_code = error.code
             self.rows[position] = (wanted, row, span)
+
+    async def find_aborts(self) -> None:
+        for row, partition, span, offset in self.with_aborts:
+            try:
+                aborted = await self._broker.files.run(partition.aborted_in, span, offset)
+            except BrokerError as error:
+                row.error_code, row.records = error.code, b""
+                continue
+            row.aborted_transactions = _told(aborted)
+
+
+def _told(aborted: list[txn_index.AbortedTransaction]) -> list[AbortedTransaction]:
+    return [AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from penstock.controller.commands import CreateTopics, NewTopic
-from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.internal_topics import GROUP_OFFSETS_TOPIC
+from penstock.core.internal_topics import GROUP_OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from penstock.handlers.context import Broker
 from penstock.metadata.image import TopicImage
+
+# What the keys that describe them begin with.
+_KEYS = {GROUP_OFFSETS_TOPIC: "offsets.topic", TRANSACTIONS_TOPIC: "transaction.state.log"}
 
 
 async def internal_topic(name: str, broker: Broker) -> TopicImage:
@@ -29,20 +31,16 @@ async def internal_topic(name: str, broker: Broker) -> TopicImage:
 
 def new_topic(name: str, broker: Broker) -> NewTopic:
     """A topic that nobody described: an internal one has its own settings, others the broker's defaults."""
-    if name != GROUP_OFFSETS_TOPIC:
+    prefix = _KEYS.get(name)
+    if prefix is None:
         return NewTopic(name)
     config = broker.config
-    return NewTopic(
-        name,
-        partition_count=config.int("offsets.topic.num.partitions"),
-        replication_factor=min(config.int("offsets.topic.replication.factor"), max(1, len(broker.image.brokers))),
-        configs=_offsets_topic_configs(config),
-    )
-
-
-def _offsets_topic_configs(config: BrokerConfig) -> tuple[tuple[str, str | None], ...]:
-    return (
+    replicas = min(config.int(f"{prefix}.replication.factor"), max(1, len(broker.image.brokers)))
+    configs = [
         ("cleanup.policy", "compact"),
         ("compression.type", "producer"),
-        ("segment.bytes", str(config.int("offsets.topic.segment.bytes"))),
-    )
+        ("segment.bytes", str(config.int(f"{prefix}.segment.bytes"))),
+    ]
+    if name == TRANSACTIONS_TOPIC:
+        configs.append(("min.insync.replicas", str(min(config.int(f"{prefix}.min.isr"), replicas))))
+    return NewTopic(name, config.int(f"{prefix}.num.partitions"), replicas, configs=tuple(configs))

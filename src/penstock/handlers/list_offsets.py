@@ -21,6 +21,8 @@ from penstock.protocol.messages.offsets import (
 )
 from penstock.replication.partition import Partition
 
+READ_COMMITTED = 1
+
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -40,7 +42,7 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext, bro
             try:
                 if asked[each.partition_index] > 1:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, f"partition {each.partition_index} is asked for twice")
-                rows.append(await _offset(topic.name, each, context, broker))
+                rows.append(await _offset(topic.name, each, request.isolation_level, context, broker))
             except BrokerError as error:
                 rows.append(ListOffsetsPartitionResponse(partition_index=each.partition_index, error_code=error.code))
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
@@ -48,7 +50,7 @@ async def list_offsets(request: ListOffsetsRequest, context: RequestContext, bro
 
 
 async def _offset(
-    topic: str, asked: ListOffsetsPartition, context: RequestContext, broker: Broker
+    topic: str, asked: ListOffsetsPartition, isolation_level: int, context: RequestContext, broker: Broker
 ) -> ListOffsetsPartitionResponse:
     timestamp = asked.timestamp
     if timestamp < EARLIEST_PENDING_UPLOAD or context.api_version < _SINCE_VERSION.get(timestamp, 0):
@@ -56,17 +58,23 @@ async def _offset(
     partition = broker.partitions.find(topic, asked.partition_index)
     partition.check_epoch(asked.current_leader_epoch)
     index, log = asked.partition_index, partition.log
+    stable_only = isolation_level == READ_COMMITTED
     if timestamp == LATEST:
-        return _row(index, partition.high_watermark.offset, partition.leader_epoch)
+        latest = partition.last_stable_offset if stable_only else partition.high_watermark.offset
+        return _row(index, latest, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _row(index, log.log_start_offset, log.leader_epochs.epoch_for(log.log_start_offset))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _row(index, -1, -1)
-    return await _by_time(partition, asked, broker)
+    return await _by_time(partition, asked, broker, stable_only=stable_only)
 
 
-async def _by_time(partition: Partition, asked: ListOffsetsPartition, broker: Broker) -> ListOffsetsPartitionResponse:
-    upper, log = partition.high_watermark, partition.log
+async def _by_time(
+    partition: Partition, asked: ListOffsetsPartition, broker: Broker, *, stable_only: bool
+) -> ListOffsetsPartitionResponse:
+    log, upper = partition.log, partition.high_watermark
+    if stable_only:
+        upper = await broker.files.run(partition.stable_position_waiting)
     if asked.timestamp == MAX_TIMESTAMP:
         found = await broker.files.run(log.offset_of_max_timestamp, upper)
     else:

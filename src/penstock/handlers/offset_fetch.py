@@ -3,8 +3,6 @@
 v1: by name    v2: all topics (null), and an error of the group    v5: leader epoch (KIP-320)    v6: flexible
 v7: only stable offsets (KIP-447)    v8: several groups (KIP-709)    v9: consumer groups (KIP-848)
 v10: topic ids instead of names
-
-There are no transactions yet, so every offset is stable.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import asyncio
 from penstock.coordinators.group import offsets
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.handlers.context import Broker, RequestContext
-from penstock.handlers.group_coordinator import ask
+from penstock.handlers.group_coordinator import Work, ask
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.group_offsets import (
     OffsetFetchRequest,
@@ -32,21 +30,25 @@ TOPIC_IDS_SINCE = 10
 
 
 async def offset_fetch(request: OffsetFetchRequest, context: RequestContext, broker: Broker) -> OffsetFetchResponse:
+    work = offsets.fetch_stable if request.require_stable else offsets.fetch
     if context.api_version >= SEVERAL_GROUPS_SINCE:
         return OffsetFetchResponse(
-            groups=list(await asyncio.gather(*(_fetched(group, context, broker) for group in request.groups)))
+            groups=list(await asyncio.gather(*(_fetched(work, group, context, broker) for group in request.groups)))
         )
-    group = await _fetched(OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics), context, broker)
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
+    group = await _fetched(work, asked, context, broker)
     if context.api_version < GROUP_ERROR_SINCE and group.error_code:
         group.topics = [_failed(topic, ErrorCode(group.error_code)) for topic in request.topics or ()]
     return OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
 
 
-async def _fetched(group: OffsetFetchRequestGroup, context: RequestContext, broker: Broker) -> OffsetFetchResponseGroup:
+async def _fetched(
+    work: Work, group: OffsetFetchRequestGroup, context: RequestContext, broker: Broker
+) -> OffsetFetchResponseGroup:
     by_id = context.api_version >= TOPIC_IDS_SINCE
     unknown = _name_by_id(group, broker.image) if by_id else []
     try:
-        answer: OffsetFetchResponseGroup = await ask(offsets.fetch, group, group.group_id, context, broker)
+        answer: OffsetFetchResponseGroup = await ask(work, group, group.group_id, context, broker)
     except BrokerError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     if by_id:

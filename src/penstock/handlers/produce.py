@@ -1,7 +1,8 @@
 """Produce: append batches to partitions, answer when they are as durable as `acks` asks.
 
 v0-2: advertised because librdkafka before 2.11.1 looks for v0 to learn whether it may compress; refused when used
-v7: zstd    v8: error messages    v9: flexible    v10: new leader in the answer    v13: topic ids
+v7: zstd    v8: error messages    v9: flexible    v10: new leader in the answer    v11: TRANSACTION_ABORTABLE
+v12: transactions need not be told of their partitions before (KIP-890)    v13: topic ids
 
 Every partition succeeds or fails on its own. acks=0 has no answer: the only way to report a failure is to close the
 connection, as Kafka does.
@@ -14,6 +15,7 @@ import time
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.metrics import ApiMetrics
 from penstock.handlers.context import Broker
+from penstock.handlers.transaction_coordinator import verify
 from penstock.net.connection import Answer, Connection
 from penstock.protocol.batch import TRANSACTIONAL_BIT, BatchHeader
 from penstock.protocol.frames import RequestHeader
@@ -32,6 +34,8 @@ from penstock.replication.manager import ReplicaManager, pick
 from penstock.replication.partition import ACKS_ALL, Partition
 
 API_KEY = 0
+ABORTABLE_SINCE = 11
+ADDS_PARTITIONS_SINCE = 12
 MAX_TIMEOUT_MS = 15 * 60 * 1000
 _ACKS = (ACKS_ALL, 0, 1)
 
@@ -46,9 +50,10 @@ class ProduceCall:
         "_metrics",
         "_results",
         "_started",
-        "_version",
         "acks",
         "requested",
+        "transactional_id",
+        "version",
     )
 
     def __init__(
@@ -56,9 +61,10 @@ class ProduceCall:
     ) -> None:
         self.requested: list[ProducedRecords] = request.partitions
         self.acks = request.acks
+        self.transactional_id = request.transactional_id
+        self.version = header.api_version
         self._results: list[ProduceResult] = []
         self._left = len(request.partitions)
-        self._version = header.api_version
         self._correlation_id = header.correlation_id
         self._answer = answer
         self._metrics = metrics
@@ -90,7 +96,7 @@ class ProduceCall:
         results = self._results
         if len(results) > 1:
             results.sort(key=lambda result: result.topic)
-        self._answer.complete((encode_produce_response(self._correlation_id, self._version, results),))
+        self._answer.complete((encode_produce_response(self._correlation_id, self.version, results),))
 
 
 class UsualCall:
@@ -187,11 +193,12 @@ def produce(connection: Connection, frame: memoryview, header: RequestHeader, br
                 raise BrokerError(ErrorCode.INVALID_RECORD, "no records")
             limits = partition.limits
             batch = check_batch(records, limits, version, now_ms)
-            if batch.attributes & TRANSACTIONAL_BIT:
-                raise _transactional(request)
-            if partition.admission.is_busy or needs_deep_check(batch, limits):
+            if batch.attributes & TRANSACTIONAL_BIT and request.transactional_id is None:
+                raise _without_transactional_id()
+            if batch.producer_id in partition.admission.waiting or _has_to_wait(batch, partition):
                 connection.lend()
-                partition.admission.submit(_admitted_append(broker, partition, records, batch, call, slot, deadline_ms))
+                append = _admitted_append(broker, partition, records, batch, call, slot, deadline_ms)
+                partition.admission.submit(batch.producer_id, append)
             else:
                 partition.append(records, batch, acks, now_ms, deadline_ms, call, slot)
         except BrokerError as error:
@@ -218,13 +225,14 @@ def _refusal(request: Produce) -> BrokerError:
     return BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: must be 0, 1 or -1 (all)")
 
 
-def _transactional(request: Produce) -> BrokerError:
-    if request.transactional_id is None:
-        return BrokerError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "a transactional batch in a request without transactional id",
-        )
-    return BrokerError(ErrorCode.INVALID_TXN_STATE, f"no open transaction for {request.transactional_id!r}")
+def _without_transactional_id() -> BrokerError:
+    return BrokerError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch in a request without transactional id"
+    )
+
+
+def _has_to_wait(batch: BatchHeader, partition: Partition) -> bool:
+    return needs_deep_check(batch, partition.limits) or (batch.is_transactional and partition.needs_verification(batch))
 
 
 async def _admitted_append(
@@ -236,11 +244,48 @@ async def _admitted_append(
     slot: int,
     deadline_ms: float,
 ) -> None:
-    """The slow lane: opening a compressed batch, as the topic's configuration asks, costs CPU and runs in a thread."""
+    """In a slow lane: a transaction's first batch waits for its coordinator; opening a compressed batch, as the topic's
+    configuration asks, costs CPU and runs in a thread.
+    """
     try:
         if needs_deep_check(batch, partition.limits):
             now_ms = broker.clock.now_ms()
             records, batch = await broker.files.run(deep_check, records, batch, partition.limits, now_ms)
+        # Nothing may be waited for between this and the append: the transaction could end meanwhile.
+        if batch.is_transactional and partition.needs_verification(batch):
+            await _verify(broker, partition, batch, call)
         partition.append(records, batch, call.acks, broker.clock.now_ms(), deadline_ms, call, slot)
     except BrokerError as error:
         call.failed(slot, error)
+
+
+async def _verify(broker: Broker, partition: Partition, batch: BatchHeader, call: ProduceCall) -> None:
+    adds = call.version >= ADDS_PARTITIONS_SINCE
+    if not adds and not broker.config.bool("transaction.partition.verification.enable"):
+        return
+    assert call.transactional_id is not None
+    if adds:
+        # Before the question: the marker that comes meanwhile is the last transaction's.
+        await broker.transactions.completed(call.transactional_id)
+    guard = partition.begin_verification(batch.producer_id)
+    try:
+        await verify(
+            call.transactional_id,
+            batch.producer_id,
+            batch.producer_epoch,
+            partition.topic_partition,
+            broker,
+            adds=adds,
+            knows_abortable=call.version >= ABORTABLE_SINCE,
+        )
+    finally:
+        is_current = partition.end_verification(batch.producer_id, guard)
+    if not is_current and partition.needs_verification(batch):
+        raise BrokerError(ErrorCode.INVALID_TXN_STATE, f"{partition.topic_partition}: the transaction has ended")
+    if adds and batch.base_sequence != 0 and batch.producer_id not in partition.log.producers.entries:
+        # Every transaction begins an epoch, and every epoch with 0: what came before this batch is not here yet.
+        raise BrokerError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"{partition.topic_partition}: the first batch of producer {batch.producer_id} has sequence number"
+            f" {batch.base_sequence}",
+        )

@@ -9,6 +9,8 @@ from typing import Any
 
 from penstock.handlers import fetch as fetch_handler
 from penstock.handlers import produce as produce_handler
+from penstock.handlers.add_offsets_to_txn import add_offsets_to_txn
+from penstock.handlers.add_partitions_to_txn import add_partitions_to_txn
 from penstock.handlers.alter_configs import alter_configs
 from penstock.handlers.api_versions import api_versions
 from penstock.handlers.consumer_group_describe import consumer_group_describe
@@ -23,7 +25,10 @@ from penstock.handlers.describe_cluster import describe_cluster
 from penstock.handlers.describe_configs import describe_configs
 from penstock.handlers.describe_groups import describe_groups
 from penstock.handlers.describe_log_dirs import describe_log_dirs
+from penstock.handlers.describe_producers import describe_producers
 from penstock.handlers.describe_topic_partitions import describe_topic_partitions
+from penstock.handlers.describe_transactions import describe_transactions
+from penstock.handlers.end_txn import end_txn
 from penstock.handlers.find_coordinator import find_coordinator
 from penstock.handlers.heartbeat import heartbeat
 from penstock.handlers.incremental_alter_configs import incremental_alter_configs
@@ -32,12 +37,15 @@ from penstock.handlers.join_group import join_group
 from penstock.handlers.leave_group import leave_group
 from penstock.handlers.list_groups import list_groups
 from penstock.handlers.list_offsets import list_offsets
+from penstock.handlers.list_transactions import list_transactions
 from penstock.handlers.metadata import metadata
 from penstock.handlers.offset_commit import offset_commit
 from penstock.handlers.offset_delete import offset_delete
 from penstock.handlers.offset_fetch import offset_fetch
 from penstock.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from penstock.handlers.sync_group import sync_group
+from penstock.handlers.txn_offset_commit import txn_offset_commit
+from penstock.handlers.write_txn_markers import write_txn_markers
 from penstock.net.connection import Connection
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader
@@ -110,6 +118,11 @@ _ALL = (
     _api(21, delete_records),
     _api(22, init_producer_id),
     _api(23, offset_for_leader_epoch),
+    _api(24, add_partitions_to_txn),
+    _api(25, add_offsets_to_txn),
+    _api(26, begin=end_txn),
+    _api(27, write_txn_markers),
+    _api(28, txn_offset_commit),
     _api(32, describe_configs),
     _api(33, alter_configs),
     _api(35, describe_log_dirs),
@@ -118,6 +131,9 @@ _ALL = (
     _api(44, incremental_alter_configs),
     _api(47, offset_delete),
     _api(60, describe_cluster),
+    _api(61, describe_producers),
+    _api(65, describe_transactions),
+    _api(66, list_transactions),
     _api(68, consumer_group_heartbeat),
     _api(69, consumer_group_describe),
     _api(75, describe_topic_partitions),

@@ -1,7 +1,8 @@
-"""A partition's slow lane: batches that must wait for something before they can be appended.
+"""A partition's slow lanes: batches that must wait for something before they can be appended.
 
-As long as one batch waits, every later batch of the partition lines up behind it, so that no producer's batches change
-their order.
+As long as one batch waits, every later one of its producer lines up behind it, so that no producer's batches change
+their order. Others pass: a transaction's first batch waits for its coordinator's disk. Producers without an id share a
+lane.
 """
 
 from __future__ import annotations
@@ -12,27 +13,30 @@ from typing import Any
 
 from penstock.runtime.tasks import TaskGroup
 
+Append = Coroutine[Any, Any, None]
 
-class AdmissionLane:
-    __slots__ = ("_name", "_queue", "_tasks", "is_busy")
+
+class AdmissionLanes:
+    __slots__ = ("_name", "_tasks", "waiting")
 
     def __init__(self, tasks: TaskGroup, name: str) -> None:
         self._tasks = tasks
         self._name = name
-        self._queue: deque[Coroutine[Any, Any, None]] = deque()
-        self.is_busy = False
+        self.waiting: dict[int, deque[Append]] = {}
+        """By producer id: a lane that is there has a batch under way, and maybe others behind it."""
 
-    def submit(self, append: Coroutine[Any, Any, None]) -> None:
-        self._queue.append(append)
-        if not self.is_busy:
-            self.is_busy = True
-            self._tasks.spawn(self._drain(), name=f"admission-{self._name}")
+    def submit(self, producer_id: int, append: Append) -> None:
+        lane = self.waiting.get(producer_id)
+        if lane is None:
+            lane = self.waiting[producer_id] = deque()
+            self._tasks.spawn(self._drain(producer_id, lane), name=f"admission-{self._name}")
+        lane.append(append)
 
-    async def _drain(self) -> None:
+    async def _drain(self, producer_id: int, lane: deque[Append]) -> None:
         try:
-            while self._queue:
-                await self._queue.popleft()
+            while lane:
+                await lane.popleft()
         finally:
-            self.is_busy = False
-            while self._queue:
-                self._queue.popleft().close()
+            del self.waiting[producer_id]
+            while lane:
+                lane.popleft().close()

@@ -63,8 +63,10 @@ class Housekeeping:
                 if partition.log.recovery_point < partition.log.segments[-1].base_offset:
                     # Closed, but not known to be on disk, as after a crash: only what is may be compacted.
                     partition.flush()
-                # Without transactions all that is committed is stable.
-                yield Candidate(partition.topic_partition, partition.log, partition.high_watermark.offset)
+                high_watermark = partition.high_watermark.offset
+                unstable = partition.log.first_unstable_offset(high_watermark)
+                stable_end = high_watermark if unstable is None else min(high_watermark, unstable)
+                yield Candidate(partition.topic_partition, partition.log, stable_end)
 
     def _cleaner_settings(self) -> CleanerSettings:
         config = self._config()

@@ -14,7 +14,7 @@ class WaitedFor(Protocol):
 class ParkedFetch:
     """Ends once: when `missing_bytes` have become visible, when something changed, or when its time is up."""
 
-    __slots__ = ("_missing_bytes", "_parked", "_resume", "_timer", "_waiting_on")
+    __slots__ = ("_missing_bytes", "_parked", "_resume", "_timer", "_waiting_on", "stable_only")
 
     def __init__(
         self,
@@ -23,7 +23,11 @@ class ParkedFetch:
         max_wait_ms: int,
         resume: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
+        *,
+        stable_only: bool = False,
     ) -> None:
+        """`stable_only`: it is to be woken by what the last stable offset has passed, not the high watermark."""
+        self.stable_only = stable_only
         self._missing_bytes = missing_bytes
         self._resume = resume
         self._parked = True

@@ -5,12 +5,14 @@ What must stay true:
 - Appends of one tick are staged in arrival order and written together; nothing is acknowledged before that write.
 - acks=all is acknowledged when the high watermark passes the records. On topics that flush (flush.messages=1) that
   means fdatasync; on others the write itself.
-- Consumers see records below the high watermark only.
+- Consumers see records below the high watermark only; those that read committed data, below the last stable offset.
+- A transactional batch enters only while its transaction is open, so none is left behind without an end (KIP-890).
 - A duplicate of a batch is acknowledged no earlier than the batch itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import NamedTuple, Protocol
 
@@ -19,9 +21,10 @@ from penstock.core.ids import BrokerId, TopicId, TopicPartition
 from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.core.metrics import TopicMetrics
 from penstock.core.topic_config import TopicConfig
-from penstock.protocol.batch import LENGTH_END, BatchHeader
+from penstock.protocol.batch import LENGTH_END, BatchHeader, read_header
+from penstock.protocol.control import EndMarker, build_end_marker
 from penstock.protocol.validation import ProduceLimits
-from penstock.replication.admission import AdmissionLane
+from penstock.replication.admission import AdmissionLanes
 from penstock.replication.isr import Isr
 from penstock.replication.parking import ParkedFetch
 from penstock.runtime.tasks import TaskGroup
@@ -30,7 +33,8 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import FileSpan, LogPosition
-from penstock.storage.producers import DuplicateBatch
+from penstock.storage.producers import NO_OFFSET, DuplicateBatch
+from penstock.storage.txn_index import AbortedTransaction
 
 ACKS_ALL = -1
 
@@ -59,12 +63,15 @@ class Partition:
         "_flusher",
         "_is_plain",
         "_isr",
+        "_stable_position",
+        "_stable_seen",
         "_staged",
         "_staged_bytes",
         "_staged_records",
         "_stamps",
         "_tick",
         "_unacknowledged",
+        "_verifying",
         "admission",
         "config",
         "high_watermark",
@@ -102,7 +109,7 @@ class Partition:
         self.metrics = metrics
         self.offline: BrokerError | None = None
         self.waiters: set[ParkedFetch] = set()
-        self.admission = AdmissionLane(tasks, str(topic_partition))
+        self.admission = AdmissionLanes(tasks, str(topic_partition))
         # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
         # topic asks for.
         self.high_watermark: LogPosition = log.flushed_position if config.flush_messages == 1 else log.end_position
@@ -115,6 +122,11 @@ class Partition:
         self._staged_bytes = 0
         self._staged_records = 0
         self._unacknowledged: deque[_Append] = deque()
+        # Where the last stable offset lies, when that is not the high watermark; and what it was at the last wake-up.
+        self._stable_position = self.high_watermark
+        self._stable_seen = self.high_watermark.offset
+        # Producers whose coordinator is being asked about their transaction; a marker ends that.
+        self._verifying: dict[int, object] = {}
         self.configure(config)
         if self.high_watermark.offset < log.end_position.offset:
             self.flush()
@@ -131,7 +143,7 @@ class Partition:
         limits = self.limits
         return (
             self._is_plain
-            and not self.admission.is_busy
+            and not self.admission.waiting
             and batch.batch_length <= limits.max_message_bytes - LENGTH_END
             and batch.max_timestamp - now_ms <= limits.timestamp_after_max_ms
         )
@@ -156,6 +168,7 @@ class Partition:
         deadline_ms: float,
         appender: Appender,
         slot: int,
+        transaction_version: int = 0,
     ) -> None:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.offline is not None:
@@ -170,7 +183,7 @@ class Partition:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
         try:
-            base_offset = self.log.stage(batch, header, self.leader_epoch, now_ms)
+            base_offset = self.log.stage(batch, header, self.leader_epoch, now_ms, transaction_version)
             next_offset = base_offset + header.last_offset_delta + 1
             self._staged_bytes += len(batch)
             self._staged_records += header.records_count
@@ -179,6 +192,53 @@ class Partition:
             if self._stamps:
                 log_append_time_ms = original.timestamp
         self._staged.append(_Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
+
+    # Transactions
+
+    def needs_verification(self, batch: BatchHeader) -> bool:
+        """Whether only its coordinator knows that a transactional batch belongs here: it is the first of its
+        transaction, and not a repetition of one that has ended.
+        """
+        if self.is_in_transaction(batch.producer_id, batch.producer_epoch):
+            return False
+        entry = self.log.producers.entries.get(batch.producer_id)
+        if entry is None or entry.producer_epoch != batch.producer_epoch:
+            return True
+        return all(
+            each.base_sequence != batch.base_sequence or each.last_sequence != batch.last_sequence
+            for each in entry.batches
+        )
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here."""
+        entry = self.log.producers.entries.get(producer_id)
+        return (
+            entry is not None and entry.producer_epoch == producer_epoch and entry.current_txn_first_offset != NO_OFFSET
+        )
+
+    def begin_verification(self, producer_id: int) -> object:
+        """Before the coordinator is asked. What it answers is worth nothing once a marker has come here meanwhile."""
+        return self._verifying.setdefault(producer_id, object())
+
+    def end_verification(self, producer_id: int, guard: object) -> bool:
+        """Whether the answer is still worth something. Two questions of one producer at a time are one."""
+        is_current = self._verifying.get(producer_id) is guard
+        if is_current:
+            del self._verifying[producer_id]
+        return is_current
+
+    def append_marker(
+        self, marker: EndMarker, transaction_version: int, now_ms: int, appender: Appender, slot: int
+    ) -> None:
+        """Ends a transaction here, committed or aborted. Raises BrokerError as `append` does."""
+        self._verifying.pop(marker.producer_id, None)
+        batch = memoryview(build_end_marker(marker, now_ms))
+        self.append(batch, read_header(batch), ACKS_ALL, now_ms, math.inf, appender, slot, transaction_version)
+
+    def aborted_in(self, span: FileSpan, offset: int, *, wait: bool = True) -> list[AbortedTransaction]:
+        """What a reader of the span from `offset` has to leave out. Raises ColdRead as `read` does."""
+        upper_offset = self.log.upper_offset_of(span, offset, self.last_stable_position(wait=wait), wait=wait)
+        return self.log.aborted_transactions(offset, upper_offset, wait=wait)
 
     def _write(self) -> None:
         staged, self._staged = self._staged, []
@@ -246,11 +306,17 @@ class Partition:
         self._acknowledge_committed()
 
     def _wake(self, before: LogPosition, now: LogPosition) -> None:
-        if before.segment_base_offset != now.segment_base_offset:
-            self.wake_waiters()  # as in Kafka: a fetch does not wait across a roll
-            return
+        stable_before, self._stable_seen = self._stable_seen, self.last_stable_offset
+        has_unstable = self._stable_seen < now.offset or stable_before < before.offset
+        has_rolled = before.segment_base_offset != now.segment_base_offset
         for waiter in list(self.waiters):
-            waiter.arrived(now.position - before.position)
+            if waiter.stable_only and has_unstable:
+                if self._stable_seen > stable_before:
+                    waiter.wake()
+            elif has_rolled:  # as in Kafka: a fetch does not wait across a roll
+                waiter.wake()
+            else:
+                waiter.arrived(now.position - before.position)
 
     def _acknowledge_committed(self) -> None:
         unacknowledged, committed = self._unacknowledged, self.high_watermark.offset
@@ -300,8 +366,31 @@ class Partition:
             code = ErrorCode.UNKNOWN_LEADER_EPOCH
         raise BrokerError(code, f"{self.topic_partition}: epoch {current_leader_epoch} asked, {self.leader_epoch} here")
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool, wait: bool = False) -> FileSpan | None:
-        """Records from `offset` on, up to the high watermark; None when there are none yet.
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided, and its outcome committed."""
+        committed = self.high_watermark.offset
+        unstable = self.log.first_unstable_offset(committed)
+        return committed if unstable is None else min(unstable, committed)
+
+    def last_stable_position(self, *, wait: bool) -> LogPosition:
+        committed = self.high_watermark
+        unstable = self.log.first_unstable_offset(committed.offset)
+        if unstable is None or unstable >= committed.offset:
+            return committed
+        stable = self._stable_position
+        if stable.offset != unstable:
+            stable = self._stable_position = self.log.position_of(unstable, wait=wait)
+        return stable
+
+    def stable_position_waiting(self) -> LogPosition:
+        """`last_stable_position` for a file thread."""
+        return self.last_stable_position(wait=True)
+
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool, stable_only: bool = False, wait: bool = False
+    ) -> FileSpan | None:
+        """Records from `offset` on, up to the high watermark or the last stable offset; None when there are none yet.
 
         Raises ColdRead when that would wait for the disk and `wait` is False; with `wait` it runs in a file thread.
         """
@@ -312,13 +401,14 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.topic_partition}: offset {offset}, log {self.log.log_start_offset}..{self.log.log_end_offset}",
             )
-        if offset >= self.high_watermark.offset:
+        upper = self.last_stable_position(wait=wait) if stable_only else self.high_watermark
+        if offset >= upper.offset:
             return None
-        return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one, wait=wait)
+        return self.log.read(offset, max_bytes, upper, at_least_one=at_least_one, wait=wait)
 
-    def read_waiting(self, offset: int, max_bytes: int, at_least_one: bool) -> FileSpan | None:
+    def read_waiting(self, offset: int, max_bytes: int, at_least_one: bool, stable_only: bool) -> FileSpan | None:
         """`read` for a file thread."""
-        return self.read(offset, max_bytes, at_least_one=at_least_one, wait=True)
+        return self.read(offset, max_bytes, at_least_one=at_least_one, stable_only=stable_only, wait=True)
 
     def count_records(self, offset: int, span: FileSpan) -> int:
         """How many records a span from `offset` holds: exact when it ends at the high watermark, else by their size."""

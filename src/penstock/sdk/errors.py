@@ -149,3 +149,9 @@ def commit_refused(error: KafkaError, topic: str, group: str, offsets: Mapping[i
     reason = _FENCED.get(error.code(), error.str())
     places = ", ".join(f"{partition}@{offset}" for partition, offset in sorted(offsets.items()))
     return CommitRefused(f"group {group!r} refused the offsets of topic {topic!r} ({places}): {reason}", error.name())
+
+
+def check_offset(offset: int) -> None:
+    """Below zero some numbers have a meaning of their own, and would be taken without a word."""
+    if not 0 <= offset < 2**63:
+        raise ValueError(f"an offset is a number from 0 to 2**63 - 1, not {offset}")

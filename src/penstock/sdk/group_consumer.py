@@ -25,6 +25,7 @@ from penstock.sdk.errors import (
     NotAssigned,
     PenstockError,
     UnknownTopic,
+    check_offset,
     commit_refused,
     is_unknown_topic,
     is_unreachable,
@@ -107,6 +108,7 @@ class GroupConsumer:
 
     def seek(self, partition: int, offset: int) -> None:
         """Waits for the group to assign partitions, if it has not yet."""
+        check_offset(offset)
         with self._call():
             self._subscribe()
             deadline = time.monotonic() + self._connection.timeout_s

@@ -10,7 +10,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.sdk.connection import Connection
 from penstock.sdk.delivery import Delivery
-from penstock.sdk.errors import ClientClosed, PenstockError, TopicExists, commit_refused, is_unreachable, topic_refused
+from penstock.sdk.errors import (
+    ClientClosed,
+    PenstockError,
+    TopicExists,
+    check_offset,
+    commit_refused,
+    is_unreachable,
+    topic_refused,
+)
 from penstock.sdk.group_consumer import GroupConsumer
 from penstock.sdk.messages import Batch
 from penstock.sdk.publisher import Publisher
@@ -71,6 +79,7 @@ class Session:
         return self.consumer(topic, group).fetch(max_batch_size, wait_s)
 
     def commit_offset(self, topic: str, group: str, partition: int, offset: int) -> None:
+        check_offset(offset)
         if (consumer := self._consumers.get((topic, group))) is not None:
             consumer.commit(partition, offset)
         else:

@@ -19,6 +19,7 @@ from penstock.handlers.context import Broker
 from penstock.handlers.registry import APIS
 from penstock.net.listener import Listener
 from penstock.server.group_metrics import group_families
+from penstock.server.transaction_metrics import transaction_families
 
 
 class BrokerCollector(Collector):
@@ -36,6 +37,7 @@ class BrokerCollector(Collector):
         yield from self._cleaner()
         yield from self._connections()
         yield from group_families(self._broker)
+        yield from transaction_families(self._broker)
         memory_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         yield GaugeMetricFamily(
             "penstock_memory_peak_bytes", "Largest resident memory so far.", value=memory_kib * 1024

@@ -24,6 +24,7 @@ from penstock.controller.commands import RegisterBroker
 from penstock.controller.producer_ids import ProducerIds
 from penstock.controller.service import ControllerService
 from penstock.coordinators.groups import GroupCoordinators
+from penstock.coordinators.transactions import TransactionCoordinators
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, topic_id_to_text
@@ -136,7 +137,17 @@ class Node:
             clock=self._clock,
         )
         self._groups = GroupCoordinators(self._static_config, clock=self._clock, files=self._files, tasks=self._tasks)
+        self._transactions = TransactionCoordinators(
+            self._static_config,
+            image=lambda: self._follower.image,
+            partitions=self._partitions,
+            groups=self._groups,
+            clock=self._clock,
+            files=self._files,
+            tasks=self._tasks,
+        )
         self._partitions.add_listener(self._groups)
+        self._partitions.add_listener(self._transactions)
         broker = self._assemble(controller)
         pipeline = Pipeline(broker)
         self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
@@ -162,6 +173,7 @@ class Node:
             producer_ids=ProducerIds(controller),
             partitions=self._partitions,
             groups=self._groups,
+            transactions=self._transactions,
             fetch_sessions=FetchSessions(
                 config.int("max.incremental.fetch.session.cache.slots"), int.from_bytes(os.urandom(3), "big")
             ),
@@ -291,6 +303,7 @@ class Node:
         self._forget_ready_file()
         for listener in self._listeners:
             listener.stop_accepting()
+        self._transactions.close()
         self._groups.close()
         await self._drain()
         for listener in self._listeners:
