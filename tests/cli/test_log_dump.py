@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.cli.log_reader import Fact, Problem, read_any
-from penstock.protocol.batch import Codec
+from penstock.protocol.batch import Codec, place
+from penstock.protocol.control import EndMarker, build_end_marker
 from penstock.protocol.records import Record, build_batch
 from penstock.storage.checkpoints import replace_epochs
 from penstock.storage.epochs import EpochEntry
@@ -147,6 +148,59 @@ def test_given_an_out_of_order_timestamp_then_an_entry_that_ignores_it_is_named(
     (partition / f"{SEGMENT}.timeindex").write_bytes(pack(">qi", 2_000, 7))
 
     assert "larger timestamp" in problems(partition / f"{SEGMENT}.timeindex")[0]
+
+
+@pytest.fixture
+def aborted(tmp_path: Path) -> Path:
+    """A transaction of producer 9 at offset 100, aborted at 101."""
+    data = build_batch(
+        [Record(b"k", b"v", timestamp=1_000)], base_offset=100, producer_id=9, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+    marker = build_end_marker(EndMarker(9, 1, False, 4), 1_001)
+    place(marker, 0, 101, 0)
+    (tmp_path / f"{SEGMENT}.log").write_bytes(data + marker)
+    (tmp_path / f"{SEGMENT}.txnindex").write_bytes(pack(">hqqqq", 0, 9, 100, 101, 102))
+    (tmp_path / "00000000000000000102.snapshot").write_bytes(
+        to_bytes({9: ProducerEntry(1, (), 0, 1_001, 4, -1), 10: ProducerEntry(0, (), 0, 1_001, -1, 90)})
+    )
+    return tmp_path
+
+
+def test_given_an_aborted_transaction_then_its_marker_its_entry_and_its_producer_are_read(aborted: Path) -> None:
+    log, index = aborted / f"{SEGMENT}.log", aborted / f"{SEGMENT}.txnindex"
+
+    assert [batch.get("control", False) for batch in facts(log, "batch")] == [False, True]
+    assert facts(log, "record")[1] == {
+        "offset": 101, "timestamp": 1_001, "control_type": "abort", "coordinator_epoch": 4,
+    }  # fmt: skip
+    assert facts(index, "aborted") == [
+        {"producer_id": 9, "first_offset": 100, "last_offset": 101, "last_stable_offset": 102}
+    ]
+    assert facts(aborted / "00000000000000000102.snapshot", "producer") == [
+        {"producer_id": 9, "producer_epoch": 1, "batches": [], "coordinator_epoch": 4},
+        {"producer_id": 10, "producer_epoch": 0, "batches": [], "open_since_offset": 90},
+    ]
+    assert problems(index) == problems(log) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (pack(">hqqqq", 0, 9, 100, 101, 102)[:-1], "33 bytes are no whole number of entries of 34"),
+        (pack(">hqqqq", 1, 9, 100, 101, 102), "the entry for the marker at 101 has version 1"),
+        (2 * pack(">hqqqq", 0, 9, 100, 101, 102), "the entry for the marker at 101 does not rise"),
+        (pack(">hqqqq", 0, 8, 100, 101, 102), "the entry names offset 101, which is no marker of producer 8"),
+        (pack(">hqqqq", 0, 9, 99, 100, 101), "the entry names offset 100, which is no marker of producer 9"),
+    ],
+)
+def test_given_a_damaged_index_of_aborted_transactions_then_what_is_wrong_is_named(
+    aborted: Path, content: bytes, problem: str
+) -> None:
+    index = aborted / f"{SEGMENT}.txnindex"
+    index.write_bytes(content)
+
+    assert problems(index) == [problem]
 
 
 def test_given_a_damaged_epoch_checkpoint_or_no_file_or_a_foreign_one_then_it_is_a_problem(partition: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import group, log, topic
+from penstock.cli import group, log, topic, transaction
 from penstock.cli.consume import consume
 from penstock.cli.produce import produce
+from penstock.cli.producers import producers
 from penstock.cli.serve_help import add_serve
 
 
@@ -31,6 +32,8 @@ def build_app() -> typer.Typer:
     app.command()(produce)
     app.command()(consume)
     app.add_typer(group.app, name="group")
+    app.add_typer(transaction.app, name="transaction")
+    app.command()(producers)
     app.add_typer(log.app, name="log")
     return app
 

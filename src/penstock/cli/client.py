@@ -1,4 +1,4 @@
-"""How the tools reach a broker: through confluent-kafka, with any broker of the Kafka protocol.
+"""How most tools reach a broker: through confluent-kafka, with any broker of the Kafka protocol.
 
 confluent-kafka is imported when a tool needs it, never before: a broker runs without it, and says how to get it.
 """
@@ -110,14 +110,18 @@ def client_settings(bootstrap: str, settings: list[str] | None, own: Settings) -
 
 def _check_reachable(bootstrap: str) -> None:
     """Nothing listening is the most common mistake, and librdkafka would try for the whole timeout."""
+    reach(bootstrap).close()
+
+
+def reach(bootstrap: str) -> socket.socket:
+    """A connection to the first of the brokers that answers; the command ends here when there is none."""
     reasons = []
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         if not port.isdigit():
             fail(f'--bootstrap-server takes HOST:PORT, not "{address}"', 2)
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
-            return
+            return socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S)
         except OSError as error:
             reasons.append(f"{address}: {error.strerror or error}")
     fail(f"no broker there, is it running? {'; '.join(reasons)}")

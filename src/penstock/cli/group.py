@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,10 +20,11 @@ from penstock.cli.client import (
     reason,
 )
 from penstock.cli.group_client import STATES, TYPES, GroupClient, protocol_type, state_name, type_name
-from penstock.cli.group_offsets import BadPlan, Offsets, ResetKind, Selection, parse_selection
+from penstock.cli.group_offsets import BadPlan, Offsets, ResetKind, Selection
 from penstock.cli.group_reset import check_inactive, plan_for, print_plan, reset_of
 from penstock.cli.group_view import assignment_text, print_group
 from penstock.cli.offset_deletion import DeletionRefused, delete_offsets
+from penstock.cli.options import AsJson, TopicChoices, confirm, known_names, topic_selections
 from penstock.cli.terminal import print_columns, print_json, shown
 from penstock.core.ids import TopicPartition
 
@@ -36,11 +35,6 @@ app = typer.Typer(help="List, describe and delete consumer groups, and move thei
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)]
-TopicChoices = Annotated[
-    list[str] | None,
-    typer.Option("--topic", "-t", metavar="TOPIC[:0,1,2]", help="A topic, or some of its partitions; may be repeated."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _REFUSED_WHILE_IN_USE = ("NON_EMPTY_GROUP", "GROUP_SUBSCRIBED_TO_TOPIC")
 
@@ -59,7 +53,7 @@ def list_groups(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """List groups with their states."""
-    states, types = _names("--state", state, STATES), _names("--type", type, TYPES)
+    states, types = known_names("--state", state, STATES), known_names("--type", type, TYPES)
     client = GroupClient(admin_client(bootstrap, client_config), timeout)
     rows = [_summary(listing) for listing in client.listed(states, types)]
     if json:
@@ -128,7 +122,7 @@ def reset_offsets(
     """Move a group's committed offsets. Shows what would be done, and does it with --execute."""
     _group_names([group])
     reset = reset_of(group, to_earliest, to_latest, to_datetime, to_offset, shift_by, from_file)
-    selections = _selections(topic)
+    selections = topic_selections(topic)
     if (bool(selections), all_topics, reset.kind is ResetKind.FILE).count(True) != 1:
         fail("give one of --topic and --all-topics; --from-file names the partitions on its own", 2)
     client = GroupClient(admin_client(bootstrap, client_config), timeout)
@@ -152,10 +146,10 @@ def delete(
     """Delete groups with everything they have committed, or only their offsets of a topic."""
     if offsets != bool(topic):
         fail("--offsets and --topic go together: they delete a group's offsets of a topic", 2)
-    named, selections = _group_names(groups), _selections(topic)
+    named, selections = _group_names(groups), topic_selections(topic)
     admin = admin_client(bootstrap, client_config)
     what = f"the offsets of {', '.join(topic)} in " if topic else ""
-    _confirm(f"Delete {what}{', '.join(named)}?", yes)
+    confirm(f"Delete {what}{', '.join(named)}?", yes, "deletes", "deleted")
     if topic:
         settings = client_settings(bootstrap, client_config, {})
         failures = _delete_offsets(GroupClient(admin, timeout), settings, named, selections, timeout)
@@ -163,15 +157,6 @@ def delete(
         failures = _delete_groups(admin, named, timeout)
     if failures:
         fail("; ".join(failures))
-
-
-def _names(option: str, given: list[str] | None, known: Collection[str]) -> list[str]:
-    """Kafka's spelling of the names, however they were written."""
-    spelled = {name.lower(): name for name in known}
-    for name in given or ():
-        if name.lower() not in spelled:
-            fail(f'{option}: there is no "{name}", only {", ".join(known)}', 2)
-    return [spelled[name.lower()] for name in given or ()]
 
 
 def _group_names(groups: list[str]) -> list[str]:
@@ -187,26 +172,6 @@ def _summary(listing: ConsumerGroupListing) -> dict[str, str]:
         "type": type_name(listing.type),
         "protocol_type": protocol_type(listing),
     }
-
-
-def _selections(topics: list[str] | None) -> list[Selection]:
-    try:
-        return [parse_selection(text) for text in topics or ()]
-    except BadPlan as refused:
-        fail(f"--topic {refused}", 2)
-
-
-def _confirm(question: str, is_confirmed: bool) -> None:
-    """Asks on standard error, so that standard output has only what was deleted."""
-    if is_confirmed:
-        return
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answered = sys.stdin.readline()
-    if not answered:
-        print(file=sys.stderr)  # the question is still waiting on its line
-        fail("nobody answered, nothing was deleted: --yes deletes without asking")
-    if answered.strip().lower() not in ("y", "yes"):
-        fail("nothing was deleted")
 
 
 def _delete_groups(admin: AdminClient, groups: list[str], timeout: float) -> list[str]:

@@ -9,8 +9,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.client import answer, fail, reason
+from penstock.cli.connection import Node
 from penstock.cli.group_offsets import LogRange, Offsets
-from penstock.cli.group_view import Coordinator, GroupView, MemberView, partition_views, partitions_of_group
+from penstock.cli.group_view import GroupView, MemberView, partition_views, partitions_of_group
 from penstock.core.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _view(
         type=type_name(description.type),
         protocol_type=protocol_type(description),
         assignor=description.partition_assignor,
-        coordinator=Coordinator(node.id, node.host, node.port),
+        coordinator=Node(node.id, node.host, node.port),
         members=members,
         partitions=partition_views(members, committed, ends, known),
     )

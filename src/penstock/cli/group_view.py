@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from penstock.cli.connection import Node
 from penstock.cli.terminal import print_columns, shown
 from penstock.core.ids import TopicPartition
 
 NOTHING = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinator:
-    id: int
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.id} at {self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,7 @@ class GroupView:
     type: str
     protocol_type: str
     assignor: str
-    coordinator: Coordinator
+    coordinator: Node
     members: Sequence[MemberView]
     partitions: Sequence[PartitionView]
 

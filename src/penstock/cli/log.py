@@ -24,7 +24,7 @@ def dump(
         typer.Argument(
             metavar="PATH...",
             show_default=False,
-            help="Segment files (.log, .index, .timeindex, .snapshot), checkpoints, or a partition's directory.",
+            help="Segment files (.log, .index, .timeindex, .txnindex, .snapshot), checkpoints, or whole directories.",
         ),
     ],
     records: Annotated[bool, typer.Option("--records", "-r", help="Records too, not only batches.")] = False,

@@ -33,7 +33,9 @@ from penstock.storage.producer_snapshot import BadSnapshot, from_bytes
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
+_TXN_ENTRY = Struct(">hqqqq")
 _CONTROL_KEY = Struct(">hh")
+_CONTROL_VALUE = Struct(">hi")
 _CODEC_NAMES = {codec.value: codec.name.lower() for codec in Codec}
 _CONTROL_TYPES = {0: "abort", 1: "commit"}
 
@@ -64,6 +66,8 @@ class BatchTable:
     positions: list[int] = field(default_factory=list)
     max_timestamps: list[int] = field(default_factory=list)
     max_timestamps_so_far: list[int] = field(default_factory=list)
+    # Offset to producer id.
+    control_batches: dict[int, int] = field(default_factory=dict)
 
     def add(self, position: int, header: BatchHeader) -> None:
         self.last_offsets.append(header.last_offset)
@@ -71,6 +75,8 @@ class BatchTable:
         self.max_timestamps.append(header.max_timestamp)
         before = self.max_timestamps_so_far[-1] if self.max_timestamps_so_far else -1
         self.max_timestamps_so_far.append(max(before, header.max_timestamp))
+        if header.is_control:
+            self.control_batches[header.base_offset] = header.producer_id
 
     def at_position(self, position: int) -> int | None:
         row = bisect_left(self.positions, position)
@@ -186,7 +192,10 @@ def _record_fields(record: StoredRecord, is_control: bool) -> dict[str, object]:
     fields: dict[str, object] = {"offset": record.offset, "timestamp": record.timestamp}
     if is_control and record.key is not None and len(record.key) == _CONTROL_KEY.size:
         control_type = _CONTROL_KEY.unpack(record.key)[1]
-        return fields | {"control_type": _CONTROL_TYPES.get(control_type, control_type)}
+        fields |= {"control_type": _CONTROL_TYPES.get(control_type, control_type)}
+        if control_type in _CONTROL_TYPES and record.value is not None and len(record.value) >= _CONTROL_VALUE.size:
+            fields |= {"coordinator_epoch": _CONTROL_VALUE.unpack_from(record.value)[1]}
+        return fields
     headers = {"headers": [[name, _text(value)] for name, value in record.headers]} if record.headers else {}
     return fields | {"key": _text(record.key), "value": _text(record.value)} | headers
 
@@ -284,6 +293,34 @@ def _check_time_entry(table: BatchTable | None, timestamp: int, offset: int) -> 
         yield Problem(f"the entry for timestamp {timestamp} comes after a batch with a larger timestamp")
 
 
+def _read_txn_index(path: Path) -> Iterator[Finding]:
+    table = _batch_table(path)
+    if table is None:
+        yield Problem("its segment is not there: entries are not checked")
+    content = path.read_bytes()
+    if len(content) % _TXN_ENTRY.size:
+        yield Problem(f"{len(content)} bytes are no whole number of entries of {_TXN_ENTRY.size}")
+    previous = -1
+    for at in range(0, len(content) - _TXN_ENTRY.size + 1, _TXN_ENTRY.size):
+        version, producer_id, first_offset, last_offset, last_stable_offset = _TXN_ENTRY.unpack_from(content, at)
+        yield Fact(
+            "aborted",
+            {
+                "producer_id": producer_id,
+                "first_offset": first_offset,
+                "last_offset": last_offset,
+                "last_stable_offset": last_stable_offset,
+            },
+        )
+        if version != 0:
+            yield Problem(f"the entry for the marker at {last_offset} has version {version}")
+        if last_offset <= previous:
+            yield Problem(f"the entry for the marker at {last_offset} does not rise")
+        previous = last_offset
+        if table is not None and table.control_batches.get(last_offset) != producer_id:
+            yield Problem(f"the entry names offset {last_offset}, which is no marker of producer {producer_id}")
+
+
 def _read_snapshot(path: Path) -> Iterator[Finding]:
     try:
         producers = from_bytes(path.read_bytes(), now_ms=0)
@@ -299,7 +336,12 @@ def _read_snapshot(path: Path) -> Iterator[Finding]:
             }
             for batch in entry.batches
         ]
-        yield Fact("producer", {"producer_id": producer_id, "producer_epoch": entry.producer_epoch, "batches": batches})
+        fields = {"producer_id": producer_id, "producer_epoch": entry.producer_epoch, "batches": batches}
+        if entry.coordinator_epoch >= 0:
+            fields |= {"coordinator_epoch": entry.coordinator_epoch}
+        if entry.current_txn_first_offset >= 0:
+            fields |= {"open_since_offset": entry.current_txn_first_offset}
+        yield Fact("producer", fields)
 
 
 def _read_epochs(path: Path) -> Iterator[Finding]:
@@ -330,6 +372,7 @@ def _read_partition_metadata(path: Path) -> Iterator[Finding]:
 _READERS: dict[str, Callable[[Path], Iterator[Finding]]] = {
     ".index": _read_offset_index,
     ".timeindex": _read_time_index,
+    ".txnindex": _read_txn_index,
     ".snapshot": _read_snapshot,
     "leader-epoch-checkpoint": _read_epochs,
     "partition.metadata": _read_partition_metadata,

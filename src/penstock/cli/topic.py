@@ -18,6 +18,7 @@ from penstock.cli.client import (
     pairs,
     reason,
 )
+from penstock.cli.options import AsJson
 from penstock.cli.terminal import print_columns, print_json
 from penstock.core.internal_topics import INTERNAL_TOPICS
 
@@ -29,7 +30,6 @@ app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_ar
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic key to set.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 BROKER_DEFAULT = -1
 
