@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Brings the jars of tests/compat/java/pom.xml into .jars/lib and compiles the Java test driver into .jars/driver.jar.
-# Quick when both are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach (the tests that need
-# the jars are skipped then); anything else is an error in the sources.
+# Brings the jars of tests/compat/java/pom.xml into .jars/lib and compiles the Java test driver and the Java example into
+# .jars/driver.jar. Quick when both are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
+# (the tests that need the jars are skipped then); anything else is an error in the sources.
 set -euo pipefail
 
 OUT_OF_REACH=3
 project=$(cd "$(dirname "$0")/.." && pwd)
 sources="$project/tests/compat/java"
+examples="$project/examples"
 jars="$project/.jars"
 
 say() { printf 'fetch_jars: %s\n' "$*"; }
@@ -36,10 +37,11 @@ fetch() {
 
 compile() {
     command -v javac >/dev/null || out_of_reach "javac is not installed (Debian: apt-get install openjdk-17-jdk-headless)."
-    say "compiling the Java test driver"
+    say "compiling the Java test driver and example"
     rm -rf "$jars/classes"
     mkdir -p "$jars/classes"
-    javac -Xlint:all,-classfile,-processing -Werror -proc:none -d "$jars/classes" -cp "$jars/lib/*" "$sources"/*.java
+    javac -Xlint:all,-classfile,-processing -Werror -proc:none -d "$jars/classes" -cp "$jars/lib/*" \
+        "$sources"/*.java "$examples"/*.java
     jar --create --file "$jars/driver.jar" -C "$jars/classes" .
 }
 
@@ -59,7 +61,7 @@ if ! stamped lib "$jars_wanted"; then
     fetch
     echo "$jars_wanted" >"$jars/lib.stamp"
 fi
-classes_wanted=$(fingerprint "$sources/pom.xml" "$sources"/*.java)
+classes_wanted=$(fingerprint "$sources/pom.xml" "$sources"/*.java "$examples"/*.java)
 if ! stamped classes "$classes_wanted"; then
     compile
     archive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.chaos.faults import inject, strace_or_skip
 from tests.chaos.ledger import PARTITIONS, TOPIC, Ledger, create_topic, read_all
 from tests.testkit.broker import Broker
-from tests.testkit.waiting import eventually
 
 
 def a_producer(bootstrap: str, **settings: object) -> Producer:
@@ -36,29 +35,7 @@ def send(producer: Producer, ledger: Ledger, number: int, payload_bytes: int = 1
 
 @pytest.fixture
 def strace() -> str:
-    path = shutil.which("strace")
-    if path is None:
-        pytest.skip("strace is not installed: apt-get install strace")
-    return path
-
-
-def inject(strace: str, broker: Broker, fault: str) -> subprocess.Popen[bytes]:
-    """Attach to the running broker; returns when the fault is armed."""
-    call = fault.partition(":")[0]
-    tracer = subprocess.Popen(
-        [strace, "-f", "-q", "-p", str(broker.pid), "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={fault}"],
-        stderr=subprocess.PIPE,
-    )
-
-    def is_traced() -> bool:
-        if tracer.poll() is not None:
-            assert tracer.stderr is not None
-            pytest.skip(f"strace cannot attach here: {tracer.stderr.read().decode().strip()}")
-        tasks = Path(f"/proc/{broker.pid}/task")
-        return all("TracerPid:\t0\n" not in (task / "status").read_text() for task in tasks.iterdir())
-
-    eventually(is_traced, 10, "strace did not attach")
-    return tracer
+    return strace_or_skip()
 
 
 def test_given_a_failed_fdatasync_then_nothing_is_acknowledged_any_more_and_the_broker_ends_unclean(

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from penstock.coordinators.decision import LogRecord
 from penstock.coordinators.group.records import (
-    BadRecord,
     ClassicMemberMetadata,
     OffsetCommitRecord,
     OffsetTombstone,
     decode,
     encode,
 )
+from penstock.coordinators.record_bytes import BadRecord
 from penstock.core.ids import TopicId, topic_id_to_text
 from penstock.protocol.codec import Data
 from penstock.protocol.schema import Array, Blob, Fixed, Nested, Struct, WireType

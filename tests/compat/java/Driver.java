@@ -15,7 +15,7 @@ import java.util.concurrent.ExecutionException;
 /**
  * Lends Kafka's Java clients to tests written in Python: one JSON command per line on standard input, one JSON answer per line on
  * standard output, in order. A JVM takes longer to start than most tests take to run, so one serves many; every command makes and
- * closes clients of its own, so nothing is carried from one test to the next.
+ * closes clients of its own, but for the named ones of ProducerCommands, so nothing is carried from one test to the next.
  */
 public final class Driver {
     static final ObjectMapper JSON = new ObjectMapper();
@@ -31,6 +31,8 @@ public final class Driver {
         AdminCommands.register(COMMANDS);
         RecordCommands.register(COMMANDS);
         ToolCommands.register(COMMANDS);
+        TransactionCommands.register(COMMANDS);
+        ProducerCommands.register(COMMANDS);
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
