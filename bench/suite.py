@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.testkit.broker_process import BrokerProcess
 
-from bench import brokers, compaction, groups, librdkafka, lifecycle, machine, raw_fetch, raw_produce
+from bench import brokers, compaction, groups, librdkafka, lifecycle, machine, raw_fetch, raw_produce, transactions
 from bench.report import Row
 
 MACHINE: Mapping[str, Callable[[Path, int], Row]] = {
@@ -31,6 +31,8 @@ ON_A_BROKER: Mapping[str, Callable[[BrokerProcess, str, int], list[Row]]] = {
     raw_fetch.NAME: raw_fetch.fetch_rows,
     **{each.name: partial(raw_produce.latency_rows, each) for each in raw_produce.LATENCY},
     "groups": groups.groups_rows,
+    transactions.SERIAL_NAME: transactions.serial_rows,
+    transactions.FETCH_NAME: transactions.fetch_rows,
     **{f"confluent-{each.name}": partial(librdkafka.confluent_rows, each) for each in librdkafka.LOADS},
 }
 
@@ -38,6 +40,7 @@ WITH_OWN_BROKERS: Mapping[str, Callable[[str, Path, int], list[Row]]] = {
     "cold-start": lifecycle.cold_start_rows,
     "partitions-10k": lifecycle.partitions_rows,
     "recovery": lifecycle.recovery_rows,
+    transactions.IDS_NAME: transactions.ids_rows,
     compaction.SPEED_NAME: compaction.compaction_rows,
     compaction.LATENCY_NAME: compaction.latency_rows,
 }

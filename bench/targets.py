@@ -77,6 +77,12 @@ TARGETS: tuple[Throughput | Limit | Minimum, ...] = (
     Limit("groups-100x10", "stable_s", 1),
     Minimum("group-commits", "commits_per_s", 10_000),
     Limit("group-200", "loop_lag_ms", 20),
+    Minimum("transactions-flushed", "commits_per_s", 150),
+    Minimum("transactions-flushed-v2", "commits_per_s", 150),
+    Minimum("transactions-page-cache", "commits_per_s", 1_000),
+    Minimum("transactions-page-cache-v2", "commits_per_s", 1_000),
+    Limit("transactional-ids-1k", "grown_mb", 20),
+    Minimum("fetch-committed", "uncommitted_share", 0.9),
 )
 
 

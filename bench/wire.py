@@ -2,6 +2,7 @@
 
 Layouts: record batch v2, Produce v10 (the version librdkafka sends) and Fetch v16, both flexible. All requests of one
 kind have the same size, and so have their successful responses: that is what lets the clients count by length alone.
+Transactions are asked for one after the other, so their requests are encoded while the clock runs.
 """
 
 import random
@@ -13,6 +14,10 @@ from crc32c import crc32c
 
 PRODUCE_KEY, PRODUCE_VERSION = 0, 10
 FETCH_KEY, FETCH_VERSION = 1, 16
+FIND_COORDINATOR_KEY, FIND_COORDINATOR_VERSION = 10, 4
+INIT_PRODUCER_ID_KEY, INIT_PRODUCER_ID_VERSION = 22, 4
+ADD_PARTITIONS_KEY, ADD_PARTITIONS_VERSION = 24, 3
+END_TXN_KEY = 26
 CLIENT_ID = b"penstock-bench"
 CORRELATION_ID = 7
 BATCH_HEADER_SIZE = 61
@@ -24,7 +29,11 @@ NO_TAGS = b"\x00"
 # Successful responses: length, correlation id, header tags, then the body's fields before the first error code.
 FETCH_ERROR_POSITION = 4 + 4 + 1 + 4
 FETCH_PARTITION_ERROR_POSITION = FETCH_ERROR_POSITION + 2 + 4 + 1 + 16 + 1 + 4
-FETCH_RECORDS_POSITION = FETCH_PARTITION_ERROR_POSITION + 2 + 8 + 8 + 8 + 1 + 4
+FETCH_ABORTED_POSITION = FETCH_PARTITION_ERROR_POSITION + 2 + 8 + 8 + 8
+FETCH_RECORDS_POSITION = FETCH_ABORTED_POSITION + 1 + 4
+# InitProducerId and EndTxn: the error code, then, since EndTxn v5, the producer id and epoch.
+PRODUCER_ERROR_POSITION = 4 + 4 + 1 + 4
+TRANSACTIONAL, READ_COMMITTED = 0x10, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,18 @@ class Batch:
 
     data: bytes
     records_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who numbers its batches; with a transactional id, they are parts of transactions."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    transactional_id: bytes = b""
+
+
+NOBODY = Producer()
 
 
 def uvarint(value: int) -> bytes:
@@ -60,14 +81,22 @@ def record(value: bytes, offset_delta: int) -> bytes:
 
 def batch_of(values: list[bytes]) -> Batch:
     records = b"".join(record(value, offset_delta) for offset_delta, value in enumerate(values))
-    attributes = 0
-    checked = (
-        struct.pack(">hiqqqhii", attributes, len(values) - 1, TIMESTAMP_MS, TIMESTAMP_MS, -1, -1, -1, len(values))
-        + records
-    )
+    return _batch(records, len(values), NOBODY, -1)
+
+
+def numbered(batch: Batch, producer: Producer, base_sequence: int) -> Batch:
+    """The same records as a producer's batch with this number."""
+    return _batch(batch.data[BATCH_HEADER_SIZE:], batch.records_count, producer, base_sequence)
+
+
+def _batch(records: bytes, records_count: int, producer: Producer, base_sequence: int) -> Batch:
+    attributes = TRANSACTIONAL if producer.transactional_id else 0
+    numbers = (producer.producer_id, producer.producer_epoch, base_sequence, records_count)
+    fields = struct.pack(">hiqqqhii", attributes, records_count - 1, TIMESTAMP_MS, TIMESTAMP_MS, *numbers)
+    checked = fields + records
     batch_length = BATCH_HEADER_SIZE - 12 + len(records)
     header = struct.pack(">qiibI", 0, batch_length, -1, 2, crc32c(checked))
-    return Batch(header + checked, len(values))
+    return Batch(header + checked, records_count)
 
 
 def batch_of_size(batch_bytes: int, record_bytes: int) -> Batch:
@@ -90,13 +119,15 @@ def frame(api_key: int, api_version: int, body: bytes) -> bytes:
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
-def produce_request(topic: str, partition: int, batch: Batch, acks: int) -> bytes:
+def produce_request(
+    topic: str, partition: int, batch: Batch, acks: int, transactional_id: bytes = b"", version: int = PRODUCE_VERSION
+) -> bytes:
     partition_data = struct.pack(">i", partition) + uvarint(len(batch.data) + 1) + batch.data + NO_TAGS
     topic_data = compact_string(topic.encode()) + uvarint(1 + 1) + partition_data + NO_TAGS
-    no_transactional_id = b"\x00"
+    text = compact_string(transactional_id) if transactional_id else b"\x00"
     timeout_ms = 30_000
-    body = no_transactional_id + struct.pack(">hi", acks, timeout_ms) + uvarint(1 + 1) + topic_data + NO_TAGS
-    return frame(PRODUCE_KEY, PRODUCE_VERSION, body)
+    body = text + struct.pack(">hi", acks, timeout_ms) + uvarint(1 + 1) + topic_data + NO_TAGS
+    return frame(PRODUCE_KEY, version, body)
 
 
 def produce_error_position(topic: str) -> int:
@@ -111,9 +142,11 @@ def produce_response(topic: str, partition: int) -> bytes:
     return response_frame(body + struct.pack(">i", 0) + NO_TAGS)
 
 
-def fetch_request(topic_id: bytes, partition: int, fetch_offset: int, max_bytes: int) -> bytes:
+def fetch_request(
+    topic_id: bytes, partition: int, fetch_offset: int, max_bytes: int, isolation_level: int = 0
+) -> bytes:
     """A consumer's fetch outside any session (epoch -1), which does not wait when there is nothing."""
-    max_wait_ms, min_bytes, isolation_level = 0, 1, 0
+    max_wait_ms, min_bytes = 0, 1
     head = struct.pack(">iiibii", max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1)
     partition_data = struct.pack(">iiqiqi", partition, -1, fetch_offset, -1, -1, max_bytes) + NO_TAGS
     topic_data = topic_id + uvarint(1 + 1) + partition_data + NO_TAGS
@@ -128,6 +161,43 @@ def fetch_response(topic_id: bytes, partition: int, records: bytes) -> bytes:
     partition_data += struct.pack(">i", no_preferred_replica) + uvarint(len(records) + 1) + records + NO_TAGS
     topic_data = topic_id + uvarint(1 + 1) + partition_data + NO_TAGS
     return response_frame(struct.pack(">ihi", 0, 0, 0) + uvarint(1 + 1) + topic_data + NO_TAGS)
+
+
+def find_coordinator_request(transactional_id: bytes) -> bytes:
+    """Also has the coordinator's topic created."""
+    of_transactions = b"\x01"
+    body = of_transactions + uvarint(1 + 1) + compact_string(transactional_id) + NO_TAGS
+    return frame(FIND_COORDINATOR_KEY, FIND_COORDINATOR_VERSION, body)
+
+
+def init_producer_id_request(transactional_id: bytes, timeout_ms: int) -> bytes:
+    """Without a transactional id, of an idempotent producer."""
+    text = compact_string(transactional_id) if transactional_id else b"\x00"
+    body = text + struct.pack(">iqh", timeout_ms, -1, -1) + NO_TAGS
+    return frame(INIT_PRODUCER_ID_KEY, INIT_PRODUCER_ID_VERSION, body)
+
+
+def add_partitions_request(producer: Producer, topic: str, partition: int) -> bytes:
+    topic_data = compact_string(topic.encode()) + uvarint(1 + 1) + struct.pack(">i", partition) + NO_TAGS
+    body = compact_string(producer.transactional_id)
+    body += struct.pack(">qh", producer.producer_id, producer.producer_epoch)
+    return frame(ADD_PARTITIONS_KEY, ADD_PARTITIONS_VERSION, body + uvarint(1 + 1) + topic_data + NO_TAGS)
+
+
+def add_partitions_error_position(topic: str) -> int:
+    return 4 + 4 + 1 + 4 + 1 + len(compact_string(topic.encode())) + 1 + 4
+
+
+def end_txn_request(producer: Producer, version: int, *, commits: bool) -> bytes:
+    body = compact_string(producer.transactional_id)
+    body += struct.pack(">qh?", producer.producer_id, producer.producer_epoch, commits)
+    return frame(END_TXN_KEY, version, body + NO_TAGS)
+
+
+def given_producer(response: bytes, transactional_id: bytes) -> Producer:
+    """What a successful response to InitProducerId, or to EndTxn v5, tells the producer to be from now on."""
+    producer_id, producer_epoch = struct.unpack_from(">qh", response, PRODUCER_ERROR_POSITION + 2)
+    return Producer(producer_id, producer_epoch, transactional_id)
 
 
 def response_frame(body: bytes) -> bytes:
@@ -155,6 +225,10 @@ def fetched_records(response: bytes) -> bytes:
 def exchange(connection: socket.socket, request: bytes) -> bytes:
     """Sends one request and returns its response, length included."""
     connection.sendall(request)
+    return next_response(connection)
+
+
+def next_response(connection: socket.socket) -> bytes:
     size = receive_exactly(connection, 4)
     return size + receive_exactly(connection, struct.unpack(">i", size)[0])
 
