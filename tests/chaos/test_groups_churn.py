@@ -46,7 +46,7 @@ def test_given_fifty_members_when_some_are_killed_and_stopped_all_the_time_then_
             living = [_join(group, kind) for _ in range(PROCESSES)]
             eventually(lambda: _is_settled(group, living, admin), 60, "the group never settled")
 
-            end = time.monotonic() + rounds(short=8, full=120)
+            end = time.monotonic() + rounds(short=6, full=120)
             while time.monotonic() < end:
                 _harm_one(group, kind, living, luck)
 
