@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from penstock.coordinators.coordinators import Coordinators
 from penstock.coordinators.groups import BATCH_OVERHEAD_BYTES, GroupCoordinators
@@ -57,14 +58,14 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         self._partitions = partitions
         self._groups = groups
         self.transaction_metrics = TransactionMetrics()
-        # By transactional id: those that write the markers of its transaction.
-        self._completing: dict[str, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+        # By transactional id: done when the markers of its transaction are written, or given up.
+        self._completing: dict[str, asyncio.Future[None]] = {}
 
     def _new_shard(self, partition: Partition) -> Shard[TransactionMachine]:
         def write_markers(effect: WriteMarkers) -> None:
-            completing = self._tasks.spawn(self._complete(shard, effect), name="write-markers")
-            self._completing[effect.transactional_id] = completing
-            completing.add_done_callback(lambda task: self._forget(effect.transactional_id, task))
+            self._completing[effect.transactional_id] = completing = self._loop.create_future()
+            self._write_markers(shard, effect, effect.partitions, completing)
 
         shard: Shard[TransactionMachine] = Shard(
             partition,
@@ -81,43 +82,94 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
 
     # Markers
 
-    async def completed(self, transactional_id: str) -> None:
+    def when_completed(self, transactional_id: str, go_on: Callable[[], None]) -> None:
         """Waits for the transaction whose markers are being written, if there is one; but only a moment.
 
         A producer that hears of an end may begin the next transaction while the markers of the last are under way.
         Refused, it would come again after twenty milliseconds or more, when they take one.
         """
         completing = self._completing.get(transactional_id)
+        if completing is None:
+            go_on()
+            return
+
+        def once(_: object = None) -> None:
+            timer.cancel()
+            completing.remove_done_callback(once)
+            go_on()
+
+        timer = self._loop.call_later(COMPLETED_WITHIN_S, once)
+        completing.add_done_callback(once)
+
+    async def completed(self, transactional_id: str) -> None:
+        """`when_completed`, for coroutines."""
+        completing = self._completing.get(transactional_id)
         if completing is not None:
             await asyncio.wait((completing,), timeout=COMPLETED_WITHIN_S)
 
-    def _forget(self, transactional_id: str, completing: asyncio.Task[None]) -> None:
-        if self._completing.get(transactional_id) is completing:
-            del self._completing[transactional_id]
-
-    async def _complete(self, shard: Shard[TransactionMachine], effect: WriteMarkers) -> None:
+    def _write_markers(
+        self,
+        shard: Shard[TransactionMachine],
+        effect: WriteMarkers,
+        left: Sequence[TopicPartition],
+        completing: asyncio.Future[None],
+    ) -> None:
         marker = EndMarker(effect.producer_id, effect.producer_epoch, effect.is_commit, effect.coordinator_epoch)
-        left = list(effect.partitions)
-        # If the machine is lost or moves meanwhile, whoever loads it finds the transaction prepared, and begins again.
-        # This must stop then: if the producer keeps its epoch, a marker that comes late ends the next transaction.
-        while shard.machine is not None and shard.machine.waits_for(effect):
-            written = await asyncio.gather(
-                *(self.write_marker(each, marker, effect.transaction_version) for each in left)
+        outcomes: dict[TopicPartition, BrokerError | None] = {}
+
+        def ended(topic_partition: TopicPartition, error: BrokerError | None) -> None:
+            outcomes[topic_partition] = error
+            if len(outcomes) == len(left):
+                self._look_at(outcomes, shard, effect, completing)
+
+        if not left:
+            self._look_at(outcomes, shard, effect, completing)
+        for each in left:
+            self.write_marker(each, marker, effect.transaction_version, partial(ended, each))
+
+    def _look_at(
+        self,
+        outcomes: Mapping[TopicPartition, BrokerError | None],
+        shard: Shard[TransactionMachine],
+        effect: WriteMarkers,
+        completing: asyncio.Future[None],
+    ) -> None:
+        failed = [(each, error) for each, error in outcomes.items() if error is not None]
+        fenced_at = [each for each, error in failed if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        left = [each for each, error in failed if error.code not in _NOTHING_THERE and not self._is_gone(each)]
+        if fenced_at:
+            # Whoever has a later epoch ends it, and says so: here it stays prepared.
+            log.error(
+                "markers given up: a coordinator with a later epoch was there",
+                extra={"transactional_id": effect.transactional_id, "partition": str(fenced_at[0])},
             )
-            failed = [(each, error) for each, error in zip(left, written, strict=True) if error is not None]
-            for each, error in failed:
-                if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                    # Whoever has a later epoch ends it, and says so: here it stays prepared.
-                    log.error(
-                        "markers given up: a coordinator with a later epoch was there",
-                        extra={"transactional_id": effect.transactional_id, "partition": str(each)},
-                    )
-                    return
-            left = [each for each, error in failed if error.code not in _NOTHING_THERE and not self._is_gone(each)]
-            if not left:
-                shard.tell(lambda machine, now, decision: machine.markers_written(effect, now, decision))
-                return
-            await asyncio.sleep(RETRY_S)
+        elif left:
+            self._loop.call_later(RETRY_S, self._write_again, shard, effect, left, completing)
+            return
+        else:
+            shard.tell(lambda machine, now, decision: machine.markers_written(effect, now, decision))
+        self._ended(effect, completing)
+
+    def _write_again(
+        self,
+        shard: Shard[TransactionMachine],
+        effect: WriteMarkers,
+        left: Sequence[TopicPartition],
+        completing: asyncio.Future[None],
+    ) -> None:
+        """If the machine was lost or moved meanwhile, whoever loads it finds the transaction prepared and begins again.
+
+        This must stop then: if the producer keeps its epoch, a marker that comes late ends the next transaction.
+        """
+        if shard.machine is not None and shard.machine.waits_for(effect):
+            self._write_markers(shard, effect, left, completing)
+        else:
+            self._ended(effect, completing)
+
+    def _ended(self, effect: WriteMarkers, completing: asyncio.Future[None]) -> None:
+        if self._completing.get(effect.transactional_id) is completing:
+            del self._completing[effect.transactional_id]
+        completing.set_result(None)
 
     def _is_gone(self, topic_partition: TopicPartition) -> bool:
         """The image knows. A log that is not open yet, or could not be opened, is there and waits for its marker."""
@@ -125,23 +177,23 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         return topic is None or not 0 <= topic_partition.partition < len(topic.partitions)
 
     def write_marker(
-        self, topic_partition: TopicPartition, marker: EndMarker, transaction_version: int
-    ) -> asyncio.Future[BrokerError | None]:
-        """Done when the marker is committed, or with what kept it from that."""
-        waiting = _Waiting()
+        self,
+        topic_partition: TopicPartition,
+        marker: EndMarker,
+        transaction_version: int,
+        done: Callable[[BrokerError | None], None],
+    ) -> None:
+        """Calls `done`, now or later, once: with None when the marker is committed, or with what kept it from that."""
         try:
             partition = self._partitions.find(*topic_partition)
             if topic_partition.topic == GROUP_OFFSETS_TOPIC:
-                self._groups.shard_at(topic_partition.partition).write_marker(
-                    marker, transaction_version, waiting.ended
-                )
+                self._groups.shard_at(topic_partition.partition).write_marker(marker, transaction_version, done)
             elif topic_partition.topic == TRANSACTIONS_TOPIC:
                 raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"there are no transactions in {topic_partition}")
             else:
-                partition.append_marker(marker, transaction_version, self._clock.now_ms(), waiting, 0)
+                partition.append_marker(marker, transaction_version, self._clock.now_ms(), _Appender(done), 0)
         except BrokerError as error:
-            waiting.ended(error)
-        return waiting.outcome
+            done(error)
 
     # Settings
 
@@ -157,18 +209,16 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         )
 
 
-class _Waiting:
-    """For one append."""
+class _Appender:
+    """Of one batch."""
 
-    def __init__(self) -> None:
-        self.outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[BrokerError | None], None]) -> None:
+        self._done = done
 
     def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
-        self.ended(None)
+        self._done(None)
 
     def failed(self, slot: int, error: BrokerError) -> None:
-        self.ended(error)
-
-    def ended(self, error: BrokerError | None) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(error)
+        self._done(error)

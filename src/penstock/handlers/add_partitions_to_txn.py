@@ -10,12 +10,13 @@ producer names one that is not for producers. Those of Produce v12 and later lea
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from penstock.coordinators.transaction.machine import TransactionMachine
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.internal_topics import INTERNAL_TOPICS
-from penstock.handlers.context import Broker, RequestContext
-from penstock.handlers.transaction_coordinator import ask
+from penstock.handlers.context import Broker, Done, RequestContext
+from penstock.handlers.transaction_coordinator import submit
 from penstock.metadata.image import ClusterImage
 from penstock.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
@@ -29,25 +30,41 @@ from penstock.protocol.messages.transactions import (
 SEVERAL_SINCE = 4
 
 
-async def add_partitions_to_txn(
-    request: AddPartitionsToTxnRequest, context: RequestContext, broker: Broker
-) -> AddPartitionsToTxnResponse:
-    if context.api_version >= SEVERAL_SINCE:
-        results = [await _added(transaction, context, broker) for transaction in request.transactions]
-        return AddPartitionsToTxnResponse(results_by_transaction=results)
-    only = AddPartitionsToTxnTransaction(
-        transactional_id=request.v3_and_below_transactional_id,
-        producer_id=request.v3_and_below_producer_id,
-        producer_epoch=request.v3_and_below_producer_epoch,
-        topics=request.v3_and_below_topics,
-    )
-    result = await _added(only, context, broker)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+def add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, context: RequestContext, broker: Broker, done: Done
+) -> None:
+    if context.api_version < SEVERAL_SINCE:
+        only = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+
+        def added_only(result: AddPartitionsToTxnResult) -> None:
+            done(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results))
+
+        _add(only, context, broker, added_only)
+        return
+    results: dict[int, AddPartitionsToTxnResult] = {}
+
+    def added(position: int, result: AddPartitionsToTxnResult) -> None:
+        results[position] = result
+        if len(results) == len(request.transactions):
+            done(AddPartitionsToTxnResponse(results_by_transaction=[results[each] for each in sorted(results)]))
+
+    for position, transaction in enumerate(request.transactions):
+        _add(transaction, context, broker, partial(added, position))
+    if not request.transactions:
+        done(AddPartitionsToTxnResponse())
 
 
-async def _added(
-    transaction: AddPartitionsToTxnTransaction, context: RequestContext, broker: Broker
-) -> AddPartitionsToTxnResult:
+def _add(
+    transaction: AddPartitionsToTxnTransaction,
+    context: RequestContext,
+    broker: Broker,
+    added: Callable[[AddPartitionsToTxnResult], None],
+) -> None:
     refused = {}
     for topic in transaction.topics:
         for index in topic.partitions:
@@ -55,17 +72,22 @@ async def _added(
             if code is not ErrorCode.NONE:
                 refused[topic.name, index] = code
     if refused:
-        return _result(transaction, lambda *each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED))
-    if not transaction.verify_only:
-        await broker.transactions.completed(transaction.transactional_id)
-    try:
-        added: AddPartitionsToTxnResult = await ask(
-            TransactionMachine.add_partitions, transaction, transaction.transactional_id, context, broker
-        )
-    except BrokerError as error:
-        code = error.code
-        return _result(transaction, lambda topic, index: code)
-    return added
+        added(_result(transaction, lambda *each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED)))
+        return
+
+    def answered(outcome: AddPartitionsToTxnResult | BrokerError) -> None:
+        if isinstance(outcome, BrokerError):
+            code = outcome.code
+            outcome = _result(transaction, lambda topic, index: code)
+        added(outcome)
+
+    ask = partial(
+        submit, TransactionMachine.add_partitions, transaction, transaction.transactional_id, context, broker, answered
+    )
+    if transaction.verify_only:
+        ask()
+    else:
+        broker.transactions.when_completed(transaction.transactional_id, ask)
 
 
 def _refusal(name: str, index: int, context: RequestContext, image: ClusterImage) -> ErrorCode:

@@ -196,9 +196,9 @@ def produce(connection: Connection, frame: memoryview, header: RequestHeader, br
             if batch.attributes & TRANSACTIONAL_BIT and request.transactional_id is None:
                 raise _without_transactional_id()
             if batch.producer_id in partition.admission.waiting or _has_to_wait(batch, partition):
-                connection.lend()
                 append = _admitted_append(broker, partition, records, batch, call, slot, deadline_ms)
-                partition.admission.submit(batch.producer_id, append)
+                if partition.admission.submit(batch.producer_id, append):
+                    connection.lend()
             else:
                 partition.append(records, batch, acks, now_ms, deadline_ms, call, slot)
         except BrokerError as error:

@@ -118,7 +118,7 @@ _ALL = (
     _api(21, delete_records),
     _api(22, init_producer_id),
     _api(23, offset_for_leader_epoch),
-    _api(24, add_partitions_to_txn),
+    _api(24, begin=add_partitions_to_txn),
     _api(25, add_offsets_to_txn),
     _api(26, begin=end_txn),
     _api(27, write_txn_markers),

@@ -5,6 +5,8 @@ v1: flexible    v2: which version of transactions the producer uses (KIP-1228)
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import TopicPartition
 from penstock.handlers.context import Broker, RequestContext
@@ -45,7 +47,9 @@ async def _written(asked: WritableTxnMarker, broker: Broker) -> WritableTxnMarke
                 code = ErrorCode.INVALID_REQUEST
             else:
                 partition = TopicPartition(topic.name, index)
-                code = _code(await broker.transactions.write_marker(partition, marker, asked.transaction_version))
+                outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+                broker.transactions.write_marker(partition, marker, asked.transaction_version, outcome.set_result)
+                code = _code(await outcome)
             rows.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
     return result
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from penstock.runtime.tasks import TaskGroup
+from penstock.runtime.tasks import TaskGroup, begun
 
 Append = Coroutine[Any, Any, None]
 
@@ -25,12 +25,18 @@ class AdmissionLanes:
         self.waiting: dict[int, deque[Append]] = {}
         """By producer id: a lane that is there has a batch under way, and maybe others behind it."""
 
-    def submit(self, producer_id: int, append: Append) -> None:
+    def submit(self, producer_id: int, append: Append) -> bool:
+        """Whether it has to wait. Otherwise it is done already."""
         lane = self.waiting.get(producer_id)
         if lane is None:
+            rest = begun(append)
+            if rest is None:
+                return False
+            append = rest
             lane = self.waiting[producer_id] = deque()
             self._tasks.spawn(self._drain(producer_id, lane), name=f"admission-{self._name}")
         lane.append(append)
+        return True
 
     async def _drain(self, producer_id: int, lane: deque[Append]) -> None:
         try:

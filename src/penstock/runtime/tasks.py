@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import types
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,29 @@ class TaskGroup:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def begun(work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None] | None:
+    """Runs `work` up to where it first waits, without a task. What is left of it, for a task, or None: it has ended."""
+    try:
+        awaited = work.send(None)
+    except StopIteration:
+        return None
+    return _rest(work, awaited)
+
+
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    try:
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:
+                awaited = work.throw(error)
+            else:
+                awaited = work.send(value)
+    except StopIteration:
+        return
 
 
 _process_tasks = TaskGroup()
