@@ -41,7 +41,8 @@ TRANSACTIONS_PER_FETCH = 4
 MARKER_BYTES, MARKER_OFFSETS = 78, 1
 FETCH_BYTES = TRANSACTIONS_PER_FETCH * (BATCHES_PER_TRANSACTION * BATCH_BYTES + MARKER_BYTES)
 FETCHES = 512
-FETCH_REQUESTS = 4_096
+FETCH_REQUESTS = 1_024
+PAIRS_PER_REPETITION = 5
 FETCH_WINDOW = 4
 
 
@@ -247,8 +248,8 @@ def fetch_rows(broker: BrokerProcess, system: str, repeat: int) -> list[Row]:
     levels = {FETCH_NAME: wire.READ_COMMITTED, UNCOMMITTED_NAME: 0}
     exchanges = {name: _fetch_exchange(broker.address, topic_id, level) for name, level in levels.items()}
     runs: dict[str, list[Run]] = {name: [] for name in exchanges}
-    for _ in range(repeat):
-        for name in exchanges:
+    for pair in range(repeat * PAIRS_PER_REPETITION):
+        for name in exchanges if pair % 2 else reversed(exchanges):
             runs[name].append(measure(broker, replay, broker.address, [exchanges[name]], FETCH_REQUESTS))
     brokers.delete_topic(broker, topic)
     rows = [throughput_row(name, system, "mb_per_s", runs[name], FETCH_REQUESTS, FETCH_BYTES) for name in exchanges]

@@ -8,8 +8,7 @@ cache raise ColdRead, and the caller repeats the read in a thread with wait=True
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from operator import attrgetter
 
 from penstock.core.errors import BrokerError, ErrorCode
@@ -134,10 +133,23 @@ def storage_error(error: OSError | CorruptSegment) -> BrokerError:
     return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read: {error}")
 
 
-@contextmanager
-def storage_errors() -> Iterator[None]:
-    """For what reads in a thread; every fetch comes through `read`, which does without."""
-    try:
-        yield
-    except (OSError, CorruptSegment) as error:
-        raise storage_error(error) from error
+class _StorageErrors:
+    """What the disk and damaged files raise, as what a client is told. Every fetch comes through `read`, which does
+    without.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | CorruptSegment):
+            raise storage_error(error) from error
+
+
+_STORAGE_ERRORS = _StorageErrors()
+
+
+def storage_errors() -> _StorageErrors:
+    return _STORAGE_ERRORS

@@ -57,6 +57,27 @@ def pack(entries: Iterable[TxnIndexEntry]) -> bytes:
     return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
 
 
+class _Chunk(NamedTuple):
+    """Entries that lie beside each other, from this slot on."""
+
+    first_slot: int
+    last_offsets: list[int]
+    entries: list[TxnIndexEntry]
+
+    @classmethod
+    def of(cls, first_slot: int, content: bytes | bytearray) -> _Chunk:
+        entries = [TxnIndexEntry._make(fields) for _, *fields in _ENTRY.iter_unpack(content)]
+        return cls(first_slot, [entry.last_offset for entry in entries], entries)
+
+    def has_first_from(self, offset: int) -> bool:
+        """Whether the first entry from `offset` on is in it: most readers are close together."""
+        offsets = self.last_offsets
+        return bool(offsets) and offset <= offsets[-1] and (self.first_slot == 0 or offsets[0] < offset)
+
+
+_NOTHING = _Chunk(0, [], [])
+
+
 class TxnIndex:
     __slots__ = ("_pinned", "_recent", "base_offset", "count", "is_checked", "path")
 
@@ -67,8 +88,7 @@ class TxnIndex:
         # Nothing is believed of a file that was found until `check` has seen it.
         self.is_checked = True
         self._pinned: LogFile | None = None
-        # The first slot and the entries that were last read on the loop. Threads leave it alone.
-        self._recent: tuple[int, bytes | bytearray] = 0, b""
+        self._recent = _NOTHING  # what the loop read last; threads leave it alone
 
     def found(self, size_bytes: int) -> None:
         """A file of this size is there."""
@@ -114,7 +134,7 @@ class TxnIndex:
     def cut_after(self, offset: int) -> None:
         """Blocking. Markers at and above `offset` are gone."""
         self.count -= sum(1 for _ in self.entries_from(offset))
-        self._recent = 0, b""
+        self._recent = _NOTHING
         if self.count:
             os.truncate(self.path, self.count * _ENTRY.size)
         else:
@@ -129,7 +149,7 @@ class TxnIndex:
             file = LogFile(self.path, os.O_WRONLY | os.O_CREAT)
             write_all(file.fd, [memoryview(content)], 0)
             file.cut(len(content))
-        self._recent = 0, b""
+        self._recent = _NOTHING
         self.count = len(entries)
         self.is_checked = True
 
@@ -139,7 +159,7 @@ class TxnIndex:
             replace_file(self.path, pack(entries))
         else:
             remove_if_there(self.path)
-        self._recent = 0, b""
+        self._recent = _NOTHING
         self.count = len(entries)
         self.is_checked = True
 
@@ -169,9 +189,12 @@ class TxnIndex:
         end = self.count
         if not end:
             return
-        low, chunk = self._recent_around(offset)
-        file = None
-        if chunk is None:
+        chunk: _Chunk | None = None
+        file: LogFile | None = None
+        if self._recent.has_first_from(offset):
+            chunk = self._recent
+            low = chunk.first_slot
+        else:
             file = self._file()
             low = self._search(file, offset, end, wait=wait)
         looked_at = 0
@@ -180,25 +203,16 @@ class TxnIndex:
                 raise ColdRead
             if chunk is None:
                 file = file or self._file()
-                chunk = self._read(file, low, min(_CHUNK_ENTRIES, end - low), wait=wait)
+                chunk = _Chunk.of(low, self._read(file, low, min(_CHUNK_ENTRIES, end - low), wait=wait))
                 if not wait:
-                    self._recent = low, chunk
-            positions = range(0, len(chunk), _ENTRY.size)
-            for position in positions[_first_from(chunk, positions, offset) :]:
-                yield TxnIndexEntry._make(_ENTRY.unpack_from(chunk, position)[1:])
-            low += len(positions)
+                    self._recent = chunk
+            yield from chunk.entries[bisect_left(chunk.last_offsets, offset) :]
+            low += len(chunk.entries)
             looked_at += 1
             chunk = None
 
     def _file(self) -> LogFile:
         return self._pinned or LogFile(self.path, os.O_RDONLY)
-
-    def _recent_around(self, offset: int) -> tuple[int, bytes | bytearray | None]:
-        """What the loop read last, if the first entry from `offset` on is in it: most readers are close together."""
-        first, chunk = self._recent
-        if not chunk or _last_offset(chunk, len(chunk) - _ENTRY.size) < offset:
-            return 0, None
-        return (first, chunk) if first == 0 or _last_offset(chunk, 0) < offset else (0, None)
 
     def _search(self, file: LogFile, offset: int, end: int, *, wait: bool) -> int:
         """A slot less than a chunk before the first entry from `offset` on."""
@@ -223,8 +237,3 @@ class TxnIndex:
 def _last_offset(entries: bytes | bytearray, position: int) -> int:
     last_offset: int = _LAST_OFFSET.unpack_from(entries, position)[0]
     return last_offset
-
-
-def _first_from(entries: bytes | bytearray, positions: range, offset: int) -> int:
-    unpack = _LAST_OFFSET.unpack_from
-    return bisect_left(positions, offset, key=lambda position: unpack(entries, position)[0])
