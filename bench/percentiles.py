@@ -1,6 +1,7 @@
 """The only statistics the suite reports: medians, and latencies that so many percent of the requests did not exceed."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 
 LATENCY_PERCENTS = (50, 99, 99.9)
 
@@ -15,3 +16,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def latency_figures(latencies_ms: Sequence[float]) -> dict[str, float]:
     figures = {f"p{percent:g}_ms": percentile(latencies_ms, percent) for percent in LATENCY_PERCENTS}
     return {**figures, "max_ms": max(latencies_ms)}
+
+
+def median_figures(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each figure its median over the rounds: a machine that stands still for a moment spoils one of them."""
+    return {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}

@@ -16,7 +16,7 @@ from bench import brokers, wire
 from bench.machine import in_own_process
 from bench.measuring import Run, ceiling_row, measure, throughput_row
 from bench.open_loop import open_loop_latencies_ms
-from bench.percentiles import latency_figures
+from bench.percentiles import latency_figures, median_figures
 from bench.replay import Exchange, replay, success
 from bench.report import Row
 from bench.stub import stub
@@ -111,19 +111,23 @@ def produce_ceiling_row(scenario: Produce, repeat: int) -> Row:
 
 
 def latency_rows(scenario: Produce, broker: BrokerProcess, system: str, repeat: int) -> list[Row]:
-    del repeat  # thousands of requests are repetitions enough
+    rounds = [latencies_once(scenario, broker) for _ in range(repeat)]
+    return [Row(scenario.name, system, median_figures(rounds))]
+
+
+def latencies_once(scenario: Produce, broker: BrokerProcess) -> dict[str, float]:
     topic = f"bench-{scenario.name}-0"
     brokers.create_topic(broker, topic, scenario.connections, scenario.configs)
     latencies = _open_loop(broker.address, produce_exchanges(broker.address, topic, scenario.batch(), scenario))
     brokers.delete_topic(broker, topic)
-    return [Row(scenario.name, system, latency_figures(latencies))]
+    return latency_figures(latencies)
 
 
 def latency_floor_row(scenario: Produce, repeat: int) -> Row:
-    del repeat
     exchange, response = _stub_exchange(scenario, scenario.batch())
     with stub(exchange.request_size, response) as address:
-        return Row(scenario.name, "stub", latency_figures(_open_loop(address, [exchange] * scenario.connections)))
+        rounds = [latency_figures(_open_loop(address, [exchange] * scenario.connections)) for _ in range(repeat)]
+    return Row(scenario.name, "stub", median_figures(rounds))
 
 
 def _open_loop(address: tuple[str, int], exchanges: list[Exchange]) -> list[float]:
