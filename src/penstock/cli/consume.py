@@ -5,7 +5,6 @@ Partitions are assigned, never subscribed to: no group is joined and nothing is 
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import replace
 from datetime import datetime
@@ -66,11 +65,10 @@ def consume(
         write = formatter(format)
     except BadFormat as refused:
         fail(f"--format: {refused}", 2)
-    ctrl_c = _CtrlC()
     client = consumer(bootstrap, client_config, {"enable.partition.eof": True, "auto.offset.reset": "error"})
     try:
         ranges = _ranges(client, topic, partition, start, timeout)
-        _print(Reader(client, topic, timeout), ranges, start, write, count, follow, ctrl_c)
+        _print(Reader(client, topic, timeout), ranges, start, write, count, follow)
     except KeyboardInterrupt:
         pass
     finally:
@@ -110,13 +108,7 @@ def _ranges(client: Consumer, topic: str, partitions: list[int] | None, start: S
 
 
 def _print(
-    reader: Reader,
-    ranges: list[Range],
-    start: Start,
-    write: Formatter,
-    count: int | None,
-    follow: bool,
-    ctrl_c: _CtrlC,
+    reader: Reader, ranges: list[Range], start: Start, write: Formatter, count: int | None, follow: bool
 ) -> None:
     printer = _Printer(write, count)
     if start.kind is StartKind.LAST:
@@ -127,20 +119,8 @@ def _print(
         return
     for records in reader.read(ranges):
         printer.print(records)
-        if printer.is_done or ctrl_c.came:
+        if printer.is_done:
             return
-
-
-class _CtrlC:
-    """Remembers it: where Python cannot raise, in a destructor or a callback, KeyboardInterrupt is dropped."""
-
-    def __init__(self) -> None:
-        self.came = False
-        signal.signal(signal.SIGINT, self._came)
-
-    def _came(self, *_: object) -> None:
-        self.came = True
-        raise KeyboardInterrupt
 
 
 class _Printer:
