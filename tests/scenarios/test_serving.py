@@ -239,3 +239,19 @@ def test_given_a_log_whose_partition_metadata_a_power_cut_took_then_it_is_adopte
 
     assert metadata.read_text() == whole
     assert not list((tmp_path / "data").glob("*-stray"))
+
+
+@pytest.mark.parametrize("flush_messages", [1, 1_000_000])
+def test_given_a_kill_when_started_again_then_what_was_checked_is_written_down_at_once(
+    tmp_path: Path, flush_messages: int
+) -> None:
+    checked = tmp_path / "data" / "recovery-point-offset-checkpoint"
+    with Broker.start(tmp_path / "data") as broker:
+        with RawClient(broker.address) as client:
+            create_topic(client, "orders", **{"flush.messages": flush_messages})
+            produce(client, "orders", a_batch(b"a", b"b", b"c"))
+        broker.kill()
+        assert not checked.exists() or "orders 0 3" not in checked.read_text()
+        broker.restart()
+
+        eventually(lambda: checked.exists() and "orders 0 3" in checked.read_text().splitlines())

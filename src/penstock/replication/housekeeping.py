@@ -46,6 +46,7 @@ class Housekeeping:
     def start(self) -> None:
         self._every("log.retention.check.interval.ms", self._retain)
         self._every("log.flush.offset.checkpoint.interval.ms", self._partitions.checkpoint)
+        self._tasks.spawn(self._settle_recovered(), name="settle-recovered")
         self._tasks.spawn(self._expire_and_flush(), name="expire-and-flush")
         cleaner = Cleaner(
             self._compacted,
@@ -56,6 +57,25 @@ class Housekeeping:
             clock=self._clock,
         )
         self._tasks.spawn(cleaner.run(), name="cleaner")
+
+    async def _settle_recovered(self) -> None:
+        """What a start after a crash has checked is not to be checked again by the next one, however soon it comes."""
+        recovered = [each for each in self._partitions.all() if each.log.recovery_report is not None]
+        for partition in recovered:
+            await self._flush(partition, partition.log.log_end_offset)
+        if recovered:
+            try:
+                await self._partitions.checkpoint()
+            except OSError as error:  # the usual rounds go on trying
+                log.error("checkpoints not written", extra={"error": error})
+
+    async def _flush(self, partition: Partition, end_offset: int) -> None:
+        """Returns when it is done, or will not be done for now."""
+        for _ in range(FLUSH_POLLS):
+            if partition.offline is not None or partition.log.recovery_point >= end_offset:
+                return
+            partition.flush()
+            await asyncio.sleep(FLUSH_POLL_S)
 
     def _compacted(self) -> Iterator[Candidate]:
         for partition in self._partitions.all():
