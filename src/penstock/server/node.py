@@ -44,6 +44,7 @@ from penstock.replication.manager import ReplicaManager
 from penstock.runtime import logs
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
+from penstock.runtime.selector import new_event_loop
 from penstock.runtime.syncs import Syncs
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -75,7 +76,8 @@ def run(config: BrokerConfig, ready_file: Path | None, *, hints: bool = False) -
     """Serve until told to stop. Returns the process's exit code."""
     logs.configure()
     try:
-        return asyncio.run(Node(config, ready_file, hints=hints).run())
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(Node(config, ready_file, hints=hints).run())
     except (DirectoryRefused, InvalidMetadata, BrokerError, OSError) as error:
         print(f"penstock serve: {error}", file=sys.stderr)
     return 1
