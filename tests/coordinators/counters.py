@@ -63,6 +63,10 @@ class Counters:
         decision.records.append(LogRecord(name, b"%d" % count))
         decision.answer(caller.ticket, counted(count))
 
+    def count_without_haste(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
+        self.count(name, caller, now, decision)
+        decision.may_linger = True
+
     def read(self, name: bytes, caller: Caller, now: Now, decision: Decision) -> None:
         decision.answer(caller.ticket, counted(self.counts.get(name, 0)))
 

@@ -52,6 +52,43 @@ async def test_given_decisions_while_one_is_on_its_way_then_they_share_a_batch(b
     assert [batch.records_count for batch in broker.batches()[len(before) :]] == [1, 19]
 
 
+@pytest.mark.parametrize("next_one", [Counters.count, Counters.count_without_haste, Counters.read])
+async def test_given_a_decision_that_may_linger_then_it_goes_with_the_next_one_or_soon(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, next_one: object
+) -> None:
+    await broker.ask(Counters.read)
+    before = len(broker.batches())
+
+    assert await broker.ask(Counters.count_without_haste) == 1  # nothing comes to take it along
+    assert [batch.records_count for batch in broker.batches()[before:]] == [1]
+
+    if next_one is not Counters.count_without_haste:
+        monkeypatch.setattr("penstock.coordinators.shard.LINGER_S", 1000)
+    lingering = broker.submit(Counters.count_without_haste)
+    answer = await broker.ask(next_one)
+
+    assert (await lingering, answer) == (2, 2 if next_one is Counters.read else 3)
+    together = 1 if next_one is Counters.read else 2
+    assert [batch.records_count for batch in broker.batches()[before:]] == [1, together]
+
+
+async def test_given_a_decision_that_lingers_when_an_append_fails_then_it_is_lost_with_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.ask(Counters.count)
+    lingering = broker.submit(Counters.count_without_haste)
+
+    monkeypatch.setattr("penstock.storage.log_file.os.pwritev", full)
+    with pytest.raises(BrokerError):
+        await broker.ask(Counters.count)
+    monkeypatch.undo()
+
+    with pytest.raises(BrokerError):
+        await lingering
+    await broker.loaded()
+    assert await broker.ask(Counters.count) == 2
+
+
 async def test_given_more_decisions_than_a_segment_takes_then_no_append_is_lost(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "counters-0", segment_bytes=1024)
     broker.start()

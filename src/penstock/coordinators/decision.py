@@ -71,5 +71,8 @@ class Decision:
     producer: Producer | None = None
     """The records are part of its transaction: they have a batch of their own, and are applied as pending."""
 
+    may_linger: bool = False
+    """Nobody waits for the records, and what they say can be found out again: they may go with the next ones."""
+
     def answer(self, ticket: Ticket, answer: Struct) -> None:
         self.answers.append((ticket, answer))

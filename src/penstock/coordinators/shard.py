@@ -5,7 +5,8 @@ What must stay true:
 - One command at a time, on the event loop. The records of a decision are applied at once, so the next command sees
   them; but no answer leaves before everything decided before it is committed.
 - One append is under way at a time. What is decided meanwhile waits for it and then goes together, as one batch: under
-  load many decisions share a batch and a flush, and a lone one waits for nobody.
+  load many decisions share a batch and a flush, and a lone one waits for nobody; unless it says that it may linger, in
+  which case the next one takes it along, if it comes soon.
 - Records of a transaction, and the markers that end one, are where the log has the last word: it knows which producers
   are fenced. They go to it at once, behind all that was decided before them, and the machine hears of them only when
   they are staged; so a refused one changes nothing. They share no batch with anything.
@@ -44,6 +45,7 @@ from penstock.runtime.tasks import TaskGroup
 log = logging.getLogger(__name__)
 
 RETRY_LOAD_S = 1.0
+LINGER_S = 0.005
 # What a batch adds to its records, and a record to its key and value, at most.
 BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 32
@@ -98,6 +100,7 @@ class Shard(Generic[M]):
         self._under_way: deque[list[Decision]] = deque()
         self._decided: list[Decision] = []
         self._incarnation = 0
+        self._is_lingering = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         tasks.spawn(self._load(), name=f"load-{partition.topic_partition}")
@@ -190,7 +193,9 @@ class Shard(Generic[M]):
             for record in decision.records:
                 machine.apply(record)
             self._decided.append(decision)
-            if not self._under_way:
+            if decision.may_linger:
+                self._append_soon()
+            elif not self._under_way:
                 self._append_decided()
         self._wake_when_due()
 
@@ -198,6 +203,8 @@ class Shard(Generic[M]):
         if self._decided:
             self._decided[-1].effects += decision.effects
             self._decided[-1].answers += decision.answers
+            if not self._under_way:
+                self._append_decided()
         elif self._under_way:
             self._under_way[-1].append(decision)
         else:
@@ -216,6 +223,16 @@ class Shard(Generic[M]):
                     machine.apply_pending(record, producer.producer_id)
         except BrokerError as error:
             self._refuse(decision, _told(error))
+
+    def _append_soon(self) -> None:
+        if not self._is_lingering:
+            self._is_lingering = True
+            self._loop.call_later(LINGER_S, self._lingered)
+
+    def _lingered(self) -> None:
+        self._is_lingering = False
+        if self._decided and not self._under_way:
+            self._append_decided()
 
     def _append_decided(self) -> None:
         """What was decided, in as few batches as the partition takes; each decision as one, unless it is too large."""

@@ -204,3 +204,6 @@ def markers_written(machine: TransactionMachine, markers: WriteMarkers, now: Now
         transaction = machine.transactions[markers.transactional_id]
         transaction.markers = None
         decision.records.append(encode(completed(transaction.record, now.wall_ms)))
+        # Whoever finds it prepared writes the markers again, which changes nothing. The next transaction has a record
+        # behind this one, in the same batch or later: it never is without it.
+        decision.may_linger = True
