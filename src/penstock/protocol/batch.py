@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
+from crc32c_rs import crc32c
 
 # base_offset, batch_length, partition_leader_epoch, magic, crc | attributes, last_offset_delta, base_timestamp,
 # max_timestamp, producer_id, producer_epoch, base_sequence, records_count. The CRC covers what follows the bar.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crc32c import crc32c
+from crc32c_rs import crc32c
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.topic_config import TopicConfig

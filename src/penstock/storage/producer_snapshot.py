@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from struct import Struct
 from struct import error as StructError
 
-from crc32c import crc32c
+from crc32c_rs import crc32c
 
 from penstock.protocol.batch import MAX_SEQUENCE
 from penstock.storage.checkpoints import replace_file

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crc32c import crc32c
+from crc32c_rs import crc32c
 
 from penstock.protocol.batch import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, read_header, sound_batches
 from penstock.storage.log_file import LogFile

@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 
 from array import array as python_array
 
-from crc32c import crc32c
+from crc32c_rs import crc32c
 
 from penstock.protocol.batch import BatchHeader
 from penstock.protocol.records import _pure
