@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -55,7 +54,7 @@ def as_json(record: TransactionRecord) -> dict[str, Any]:
 
 def without_tagged_fields(record: TransactionRecord) -> TransactionRecord:
     tagged = {field.name: field.default for field in TransactionLogValue.FIELDS if field.tag is not None}
-    return replace(record, **tagged)
+    return record._replace(**tagged)
 
 
 def written_by_kafka(java: JavaDriver, record: Record, version: int) -> LogRecord:
@@ -98,7 +97,7 @@ def test_given_any_record_when_kafkas_coordinator_loads_it_then_it_has_the_state
 
     read = java_driver.call("read_transaction_record", key=to_java(ours.key), value=to_java(ours.value))
 
-    expected = asdict(record) | {"status": record.status.kafka_name}
+    expected = record._asdict() | {"status": record.status.kafka_name}
     for not_shown in ("next_producer_id", "next_producer_epoch"):
         del expected[not_shown]
     del read["again"]
@@ -113,8 +112,7 @@ def test_given_a_record_as_kafka_writes_it_then_its_coordinator_writes_every_byt
 ) -> None:
     # One partition at most: Kafka writes them in the order of a hash table.
     ours = encode(
-        replace(
-            record,
+        record._replace(
             partitions=frozenset() if record.status is TransactionStatus.EMPTY else partitions,
             previous_producer_id=-1,
             next_producer_id=-1,

@@ -373,7 +373,12 @@ def _batch(records: list[LogRecord], now_ms: int, producer: Producer | None = No
 
 def _batched(decided: list[Decision], max_bytes: int) -> Iterator[tuple[list[LogRecord], list[Decision]]]:
     """Records that go together, and the decisions to answer once they are committed."""
-    records: list[LogRecord] = []
+    records = [record for decision in decided for record in decision.records]
+    if sum(map(_size, records)) <= max_bytes - BATCH_OVERHEAD_BYTES:  # as nearly always
+        if records:
+            yield records, decided
+        return
+    records = []
     decisions: list[Decision] = []
     size = BATCH_OVERHEAD_BYTES
     for decision in decided:

@@ -10,11 +10,15 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from penstock.protocol.batch import Codec, ReadableBuffer, read_header
+from penstock.protocol.batch import HEADER_BYTES, Codec, ReadableBuffer, read_header
 from penstock.protocol.records import Record, build_batch, iterate
 
 _KEY = Struct(">hh")  # version, type
 _VALUE = Struct(">hi")  # version, coordinator epoch
+# A whole record with these, as nearly every one is: what stands before the key, the key, the length of the value, the
+# value, and how many headers there are. Lengths are varints, so they are twice what they say.
+_USUAL_RECORD = Struct(">5s hh b hi b")
+_BEFORE_KEY = bytes((2 * 16, 0, 0, 0, 2 * _KEY.size))
 _VERSION = 0
 _ABORT = 0
 _COMMIT = 1
@@ -50,6 +54,13 @@ def read_end_marker(batch: ReadableBuffer, position: int = 0) -> EndMarker | Non
     header = read_header(batch, position)
     if header.codec != Codec.NONE:
         raise ValueError(f"a control batch is never compressed, this one has codec {header.codec}")
+    if header.size == HEADER_BYTES + _USUAL_RECORD.size and header.records_count == 1:
+        before_key, key_version, kind, value_size, value_version, coordinator_epoch, headers_count = (
+            _USUAL_RECORD.unpack_from(batch, position + HEADER_BYTES)
+        )
+        is_usual = before_key == _BEFORE_KEY and value_size == 2 * _VALUE.size and headers_count == 0
+        if is_usual and kind in (_ABORT, _COMMIT) and key_version >= 0 and value_version >= 0:
+            return EndMarker(header.producer_id, header.producer_epoch, kind == _COMMIT, coordinator_epoch)
     record = next(iterate(batch, position), None)
     if record is None:
         return None

@@ -405,7 +405,7 @@ def test_given_a_record_that_no_coordinator_writes_when_it_is_applied_then_it_is
     producer = talk.init().producer
 
     with pytest.raises(ValueError, match="cannot have become"):
-        talk.machine.apply(encode(replace(talk.record, status=status)))
+        talk.machine.apply(encode(talk.record._replace(status=status)))
 
     assert talk.producer == producer
 

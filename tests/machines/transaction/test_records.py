@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from struct import pack
 
 import pytest
@@ -25,15 +24,13 @@ from penstock.core.ids import TopicPartition
 
 KEY = b"\0\0" + b"\0\2tx"
 EMPTY = TransactionRecord("tx", 9, 2, 60_000, TransactionStatus.EMPTY, frozenset(), 99)
-ONGOING = replace(
-    EMPTY,
+ONGOING = EMPTY._replace(
     status=TransactionStatus.ONGOING,
     partitions=frozenset({TopicPartition("b", 0), TopicPartition("a", 7), TopicPartition("a", 1)}),
     start_ms=88,
     client_transaction_version=2,
 )
-ENDING = replace(
-    EMPTY,
+ENDING = EMPTY._replace(
     status=TransactionStatus.COMPLETE_COMMIT,
     previous_producer_id=7,
     next_producer_id=8,
@@ -87,7 +84,7 @@ def test_given_any_record_when_written_and_read_then_it_is_the_same(
 
 def test_given_an_empty_transaction_with_partitions_then_it_is_not_written() -> None:
     with pytest.raises(AssertionError, match="has partitions"):
-        encode(replace(ONGOING, status=TransactionStatus.EMPTY))
+        encode(ONGOING._replace(status=TransactionStatus.EMPTY))
 
 
 def test_given_a_status_then_its_name_is_the_one_that_kafkas_tools_show() -> None:
@@ -107,7 +104,7 @@ def test_given_a_status_then_its_name_is_the_one_that_kafkas_tools_show() -> Non
         (
             b"\0\0" + START + b"\1" + b"\0\0\0\2" + b"\0\1a\0\0\0\2\0\0\0\1\0\0\0\7" + b"\0\1b\0\0\0\1\0\0\0\0"
             + int64(99) + int64(88),
-            replace(ONGOING, client_transaction_version=0),
+            ONGOING._replace(client_transaction_version=0),
         ),
     ],
 )  # fmt: skip
@@ -133,7 +130,7 @@ def test_given_the_same_topic_twice_then_its_partitions_are_taken_together() -> 
 def test_given_tags_of_a_later_version_then_they_are_skipped() -> None:
     value = b"\0\1" + START + b"\0" + b"\0" + int64(99) + int64(-1) + b"\2\2\2\0\2" + b"\x09\4" + b"what"
 
-    assert decode(LogRecord(KEY, value)) == replace(EMPTY, client_transaction_version=2)
+    assert decode(LogRecord(KEY, value)) == EMPTY._replace(client_transaction_version=2)
 
 
 @pytest.mark.parametrize("number", [-1, 1, 2, 32767])

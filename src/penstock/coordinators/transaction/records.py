@@ -7,10 +7,10 @@ reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from itertools import groupby
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.coordinators.decision import LogRecord
 from penstock.coordinators.record_bytes import BadRecord, decode_after_number, leading_number
@@ -43,13 +43,11 @@ class TransactionStatus(IntEnum):
         return self.name.title().replace("_", "")
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionTombstone:
+class TransactionTombstone(NamedTuple):
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
+class TransactionRecord(NamedTuple):
     """Times are of the wall clock. Empty is the status of an id without a transaction, and so without partitions.
 
     Kafka 4.2 has a place for the previous and the next producer id and the next epoch but leaves them away: only we
@@ -77,10 +75,15 @@ Record: TypeAlias = TransactionRecord | TransactionTombstone
 
 
 def encode(record: Record) -> LogRecord:
-    key = TransactionLogKey.encode_fields_of(record, 0, prefix=_KIND)
+    key = _key_of(record.transactional_id)
     if isinstance(record, TransactionTombstone):
         return LogRecord(key, None, record)
     return LogRecord(key, TransactionLogValue.encode_fields_of(_value_of(record), _VALUE_VERSION), record)
+
+
+@lru_cache(maxsize=1_000)
+def _key_of(transactional_id: str) -> bytes:
+    return TransactionLogKey.encode_fields_of(TransactionTombstone(transactional_id), 0, prefix=_KIND)
 
 
 def decode(record: LogRecord) -> Record | None:

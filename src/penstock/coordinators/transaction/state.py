@@ -16,7 +16,7 @@ The epoch 32767 is never given to a producer, so that there always is one left t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.coordinators.transaction.commands import WriteMarkers
@@ -101,8 +101,7 @@ def initialised(
         previous = before.producer_id
     elif producer_epoch == before.producer_epoch:
         previous = before.previous_producer_id
-    return replace(
-        before,
+    return before._replace(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         timeout_ms=timeout_ms,
@@ -117,8 +116,7 @@ def initialised(
 def with_partitions(
     before: TransactionRecord, partitions: frozenset[TopicPartition], version: int, wall_ms: int
 ) -> TransactionRecord:
-    return replace(
-        before,
+    return before._replace(
         status=ONGOING,
         partitions=before.partitions | partitions,
         start_ms=before.start_ms if before.status is ONGOING else wall_ms,
@@ -132,8 +130,7 @@ def prepared(
     before: TransactionRecord, *, commit: bool, version: int, next_producer_id: int, wall_ms: int
 ) -> TransactionRecord:
     bump = 1 if version >= EPOCH_BUMPED else 0
-    return replace(
-        before,
+    return before._replace(
         producer_epoch=min(before.producer_epoch + bump, MAX_EPOCH),
         status=PREPARE_COMMIT if commit else PREPARE_ABORT,
         # What had not begun has no beginning, yet must have one to be completed, says Kafka.
@@ -146,8 +143,7 @@ def prepared(
 
 
 def completed(before: TransactionRecord, wall_ms: int) -> TransactionRecord:
-    after = replace(
-        before,
+    after = before._replace(
         status=COMPLETE_COMMIT if before.status is PREPARE_COMMIT else COMPLETE_ABORT,
         partitions=frozenset(),
         last_update_ms=wall_ms,
@@ -155,6 +151,6 @@ def completed(before: TransactionRecord, wall_ms: int) -> TransactionRecord:
     )
     if before.next_producer_id == NO_PRODUCER_ID:
         return after
-    return replace(
-        after, producer_id=before.next_producer_id, producer_epoch=0, previous_producer_id=before.producer_id
+    return after._replace(
+        producer_id=before.next_producer_id, producer_epoch=0, previous_producer_id=before.producer_id
     )

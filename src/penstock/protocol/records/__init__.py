@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from penstock.protocol.batch import (
     CONTROL_BIT,
+    HEADER,
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
@@ -19,8 +20,8 @@ from penstock.protocol.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     ReadableBuffer,
-    assemble,
     read_header,
+    seal,
 )
 from penstock.protocol.compression import Codec, compress, decompress
 from penstock.protocol.records._pure import SPAN_FIELDS, InvalidRecords, Record, RecordsInfo
@@ -84,22 +85,26 @@ def build_batch(
         raise ValueError("a batch has at least one record")
     base_timestamp = records[0].timestamp
     section = compress(codec, encode_records(records, base_timestamp))
-    header = BatchHeader(
-        base_offset=base_offset,
-        batch_length=HEADER_BYTES - LENGTH_END + len(section),
-        partition_leader_epoch=leader_epoch,
-        magic=MAGIC,
-        crc=0,
-        attributes=codec | (TRANSACTIONAL_BIT if is_transactional else 0) | (CONTROL_BIT if is_control else 0),
-        last_offset_delta=len(records) - 1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max(record.timestamp for record in records),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        records_count=len(records),
+    batch = bytearray(
+        HEADER.pack(
+            base_offset,
+            HEADER_BYTES - LENGTH_END + len(section),
+            leader_epoch,
+            MAGIC,
+            0,  # the CRC, for now
+            codec | (TRANSACTIONAL_BIT if is_transactional else 0) | (CONTROL_BIT if is_control else 0),
+            len(records) - 1,
+            base_timestamp,
+            base_timestamp if len(records) == 1 else max(record.timestamp for record in records),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
     )
-    return assemble(header, section)
+    batch += section
+    seal(batch, 0)
+    return batch
 
 
 def records_of(buffer: ReadableBuffer, position: int, header: BatchHeader) -> ReadableBuffer:
