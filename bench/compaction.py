@@ -37,6 +37,8 @@ KEYS_COUNT = RECORDS_COUNT // 10
 SEGMENT_BYTES = 64 << 20
 NOW_MS = 1_700_000_000_000
 MEMORY = "/dev/shm"
+# Single pairs of a p99 say little on a machine that others use: 0.6 to 9.9 times that without, within minutes.
+PAIRS_PER_REPETITION = 3
 
 _CONFIG = LogConfig(
     segment_bytes=SEGMENT_BYTES,
@@ -107,9 +109,11 @@ def latency_rows(system: str, directory: Path, repeat: int) -> list[Row]:
 def _latency_rows(broker: BrokerProcess, system: str, repeat: int) -> list[Row]:
     without, with_it = f"{LATENCY_NAME}-not", LATENCY_NAME
     rounds: dict[str, list[dict[str, float]]] = {without: [], with_it: []}
-    for _ in range(repeat):
-        for name, policy in ((without, "delete"), (with_it, "compact")):
+    pair = [(without, "delete"), (with_it, "compact")]
+    for _ in range(repeat * PAIRS_PER_REPETITION):
+        for name, policy in pair:
             rounds[name].append(_latencies_beside(policy, broker))
+        pair.reverse()  # what gets slower or faster meanwhile is not to favour one of them
     # Of neighbours: the machine is not the same for long.
     ratios = [after["p99_ms"] / before["p99_ms"] for before, after in zip(*rounds.values(), strict=True)]
     return [
