@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 
+from penstock.coordinators.decision import Producer
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.metrics import ApiMetrics
 from penstock.handlers.context import Broker
@@ -260,26 +261,16 @@ async def _admitted_append(
 
 
 async def _verify(broker: Broker, partition: Partition, batch: BatchHeader, call: ProduceCall) -> None:
-    adds = call.version >= ADDS_PARTITIONS_SINCE
-    if not adds and not broker.config.bool("transaction.partition.verification.enable"):
-        return
     assert call.transactional_id is not None
-    if adds:
-        # Before the question: the marker that comes meanwhile is the last transaction's.
-        await broker.transactions.completed(call.transactional_id)
-    guard = partition.begin_verification(batch.producer_id)
-    try:
-        await verify(
-            call.transactional_id,
-            batch.producer_id,
-            batch.producer_epoch,
-            partition.topic_partition,
-            broker,
-            adds=adds,
-            knows_abortable=call.version >= ABORTABLE_SINCE,
-        )
-    finally:
-        is_current = partition.end_verification(batch.producer_id, guard)
+    adds = call.version >= ADDS_PARTITIONS_SINCE
+    is_current = await verify(
+        call.transactional_id,
+        Producer(batch.producer_id, batch.producer_epoch),
+        partition,
+        broker,
+        adds=adds,
+        knows_abortable=call.version >= ABORTABLE_SINCE,
+    )
     if not is_current and partition.needs_verification(batch):
         raise BrokerError(ErrorCode.INVALID_TXN_STATE, f"{partition.topic_partition}: the transaction has ended")
     if adds and batch.base_sequence != 0 and batch.producer_id not in partition.log.producers.entries:

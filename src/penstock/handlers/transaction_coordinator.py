@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.coordinators.decision import Caller, Decision, Now
+from penstock.coordinators.decision import Caller, Decision, Now, Producer
 from penstock.coordinators.shard import Shard
 from penstock.coordinators.transaction.commands import NeedsProducerId
 from penstock.coordinators.transaction.machine import TransactionMachine
@@ -18,6 +18,7 @@ from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import TopicPartition
 from penstock.handlers.context import Broker, Done, RequestContext
 from penstock.protocol.messages.transactions import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
+from penstock.replication.partition import Partition
 
 Work = Callable[[TransactionMachine, Any, Caller, Now, Decision], None]
 
@@ -101,34 +102,47 @@ def submit_with_producer_id(
 
 async def verify(
     transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    partition: TopicPartition,
+    producer: Producer,
+    partition: Partition,
     broker: Broker,
     *,
     adds: bool,
     knows_abortable: bool,
-) -> None:
+) -> bool:
     """Returns when the partition is part of the producer's open transaction; with `adds` it becomes that.
 
-    Raises the error that the producer gets. `knows_abortable`: it understands TRANSACTION_ABORTABLE.
+    False: a marker came here meanwhile, so it may be the transaction before it that was open. Raises the error that the
+    producer gets. `knows_abortable`: it understands TRANSACTION_ABORTABLE.
     """
+    if not adds and not broker.config.bool("transaction.partition.verification.enable"):
+        return True
+    if adds:
+        # Before the question: the marker that comes meanwhile is the last transaction's.
+        await broker.transactions.completed(transactional_id)
+    guard = partition.begin_verification(producer.producer_id)
+    try:
+        code = await _asked(transactional_id, producer, partition.topic_partition, broker, adds=adds)
+        if code is not ErrorCode.NONE:
+            broker.transactions.transaction_metrics.verification_failures += code not in _COME_BACK
+            told = _for_producers(code, knows_abortable=knows_abortable)
+            raise BrokerError(told, f"not in a transaction: {code.name}")
+    finally:
+        is_current = partition.end_verification(producer.producer_id, guard)
+    return is_current
+
+
+async def _asked(
+    transactional_id: str, producer: Producer, partition: TopicPartition, broker: Broker, *, adds: bool
+) -> ErrorCode:
     request = AddPartitionsToTxnTransaction(
         transactional_id=transactional_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
         verify_only=not adds,
         topics=[AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])],
     )
-    code = await _asked(request, broker)
-    if code is not ErrorCode.NONE:
-        broker.transactions.transaction_metrics.verification_failures += code not in _COME_BACK
-        raise BrokerError(_for_producers(code, knows_abortable=knows_abortable), f"not in a transaction: {code.name}")
-
-
-async def _asked(request: AddPartitionsToTxnTransaction, broker: Broker) -> ErrorCode:
     try:
-        shard = broker.transactions.shard_of(request.transactional_id, broker.image)
+        shard = broker.transactions.shard_of(transactional_id, broker.image)
         result = await shard.ask(
             TransactionMachine.add_partitions,
             request,
@@ -139,8 +153,8 @@ async def _asked(request: AddPartitionsToTxnTransaction, broker: Broker) -> Erro
     except BrokerError as error:
         return error.code
     [topic] = result.topic_results
-    [partition] = topic.results_by_partition
-    return ErrorCode(partition.partition_error_code)
+    [asked] = topic.results_by_partition
+    return ErrorCode(asked.partition_error_code)
 
 
 def _for_producers(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:

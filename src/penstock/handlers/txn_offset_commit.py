@@ -6,6 +6,7 @@ v4: TRANSACTION_ABORTABLE (KIP-890)    v5: the group's partition need not be add
 
 from __future__ import annotations
 
+from penstock.coordinators.decision import Producer
 from penstock.coordinators.group import offsets
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.handlers.context import Broker, RequestContext
@@ -50,32 +51,23 @@ async def txn_offset_commit(
 async def _verify(request: TxnOffsetCommitRequest, context: RequestContext, broker: Broker) -> None:
     """The group's partition takes part in the transaction, as any other that a producer writes to."""
     partition = broker.groups.shard_of(request.group_id, broker.image).partition
-    if partition.is_in_transaction(request.producer_id, request.producer_epoch):
+    producer = Producer(request.producer_id, request.producer_epoch)
+    if partition.is_in_transaction(*producer):
         return
-    adds = context.api_version >= ADDS_PARTITIONS_SINCE
-    if not adds and not broker.config.bool("transaction.partition.verification.enable"):
-        return
-    if adds:
-        # Before the question: the marker that comes meanwhile is the last transaction's.
-        await broker.transactions.completed(request.transactional_id)
-    guard = partition.begin_verification(request.producer_id)
     try:
-        await verify(
+        is_current = await verify(
             request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            partition.topic_partition,
+            producer,
+            partition,
             broker,
-            adds=adds,
+            adds=context.api_version >= ADDS_PARTITIONS_SINCE,
             knows_abortable=context.api_version >= ABORTABLE_SINCE,
         )
     except BrokerError as error:
         if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
         raise
-    finally:
-        is_current = partition.end_verification(request.producer_id, guard)
-    if not is_current and not partition.is_in_transaction(request.producer_id, request.producer_epoch):
+    if not is_current and not partition.is_in_transaction(*producer):
         raise BrokerError(ErrorCode.INVALID_TXN_STATE, "the transaction has ended")
 
 
