@@ -71,21 +71,27 @@ def _sync_error(turn: Turn | None, request: SyncGroupRequest, caller: Caller) ->
     is_told = request.protocol_type is not None and request.protocol_name is not None
     if caller.api_version >= PROTOCOL_IS_MANDATORY_SINCE and not is_told:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if not request.group_id:
-        return ErrorCode.INVALID_GROUP_ID
-    if turn is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    classic = turn.classic
-    code = member_error(classic, request.member_id, request.group_instance_id)
-    if code:
+    code = _standing_error(turn, request)
+    if code or turn is None:
         return code
-    if request.generation_id != classic.generation:
-        return ErrorCode.ILLEGAL_GENERATION
+    classic = turn.classic
     if _differs(request.protocol_type, classic.protocol_type) or _differs(request.protocol_name, classic.protocol):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if classic.state is State.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
+
+
+def _standing_error(turn: Turn | None, request: SyncGroupRequest | HeartbeatRequest) -> ErrorCode:
+    """None for who is a member, and knows the generation."""
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if turn is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    code = member_error(turn.classic, request.member_id, request.group_instance_id)
+    if code:
+        return code
+    return ErrorCode.NONE if request.generation_id == turn.classic.generation else ErrorCode.ILLEGAL_GENERATION
 
 
 def _differs(asked: str | None, chosen: str | None) -> bool:
@@ -101,16 +107,10 @@ def heartbeat(machine: GroupMachine, request: HeartbeatRequest, caller: Caller, 
 
 
 def _heard_of(turn: Turn | None, request: HeartbeatRequest) -> ErrorCode:
-    if not request.group_id:
-        return ErrorCode.INVALID_GROUP_ID
-    if turn is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    classic = turn.classic
-    code = member_error(classic, request.member_id, request.group_instance_id)
-    if code:
+    code = _standing_error(turn, request)
+    if code or turn is None:
         return code
-    if request.generation_id != classic.generation:
-        return ErrorCode.ILLEGAL_GENERATION
+    classic = turn.classic
     turn.start_session(classic.members[request.member_id])
     if classic.state is State.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
