@@ -209,6 +209,43 @@ def test_given_a_log_that_cannot_be_opened_when_started_then_the_others_are(tmp_
     assert again.failed.keys() == {ORDERS}
 
 
+def test_given_a_log_that_cannot_be_opened_when_checkpoints_are_written_then_what_they_said_of_it_stays(
+    tmp_path: Path,
+) -> None:
+    """Or records that were deleted by request would be there again when it is mended."""
+    data, logs = a_directory_with_logs(tmp_path)
+    logs[ORDERS].move_log_start(5)
+    data.close(logs, {ORDERS: 10})
+    metadata = tmp_path / "orders-0" / "partition.metadata"
+    whole = metadata.read_text()
+    metadata.write_text("version: 0\ntopic_id: nonsense\n")
+    broken, others = open_all(tmp_path)
+    broken.write(broken.checkpoint_of(others, {}))
+    broken.close(others, {})
+    metadata.write_text(whole)
+
+    again, opened = open_all(tmp_path)
+
+    assert opened[ORDERS].log_start_offset == 5
+    assert again.high_watermarks[ORDERS] == 10
+
+
+def test_given_a_log_that_cannot_be_opened_when_it_is_deleted_then_its_name_is_free(tmp_path: Path) -> None:
+    data, logs = a_directory_with_logs(tmp_path)
+    logs[ORDERS].move_log_start(5)
+    data.close(logs, {ORDERS: 10})
+    (tmp_path / "orders-0" / "partition.metadata").write_text("version: 0\ntopic_id: nonsense\n")
+    again, others = open_all(tmp_path)
+
+    again.set_deleted([ORDERS])
+
+    assert not again.failed
+    assert again.close(others, {})
+    _, opened = open_all(tmp_path)
+    assert opened.keys() == {PAYMENTS}
+    assert "orders" not in (tmp_path / checkpoints.LOG_STARTS).read_text()
+
+
 def test_given_a_partition_without_its_metadata_file_when_started_then_it_is_claimed_without_an_id(
     tmp_path: Path,
 ) -> None:
