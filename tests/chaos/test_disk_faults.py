@@ -11,8 +11,14 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tests.chaos.faults import inject, strace_or_skip
 from tests.chaos.ledger import PARTITIONS, TOPIC, Ledger, create_topic, read_all
+from tests.testkit import RawClient, eventually
 from tests.testkit.broker import Broker
 
 
@@ -56,6 +62,28 @@ def test_given_a_failed_fdatasync_then_nothing_is_acknowledged_any_more_and_the_
     assert "a flush failed" in broker.log_text()
     with Broker.start(tmp_path / "data") as again:
         ledger.check(read_all(again.bootstrap), exactly_once=True)
+
+
+def test_given_a_marker_on_its_way_to_a_slow_disk_when_who_asked_is_gone_and_the_broker_stops_then_it_stops_clean(
+    tmp_path: Path, strace: str
+) -> None:
+    with Broker.start(tmp_path / "data") as broker:
+        create_topic(broker.bootstrap)
+        # Longer than the tasks of a broker that stops have to end.
+        tracer = inject(strace, broker, "fdatasync:delay_enter=1500000:when=1")
+        with RawClient(broker.address) as client:
+            topic = WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])
+            marker = WritableTxnMarker(producer_id=5, producer_epoch=0, transaction_result=False, topics=[topic])
+            request = WriteTxnMarkersRequest(markers=[marker])
+            client.send_request(request.API_KEY, 1, request.encode(1))
+            written = tmp_path / "data" / f"{TOPIC}-0" / "00000000000000000000.log"
+            eventually(lambda: written.stat().st_size > 0, 10, "no marker")
+
+        broker.stop()  # with exit code 0, and without waiting for anybody for ever
+        tracer.wait(10)
+        assert "unexpected failure" not in broker.log_text()
+        broker.restart()
+        assert "the last stop was not clean" not in broker.log_text()
 
 
 @pytest.fixture

@@ -21,15 +21,16 @@ from penstock.coordinators.transaction.records import TransactionRecord, Transac
 from penstock.core.errors import ErrorCode
 from penstock.core.ids import TopicPartition
 from penstock.protocol.batch import Codec
-from penstock.protocol.messages.records import ProduceRequest, ProduceResponse
+from penstock.protocol.messages.records import FetchResponse, ProduceRequest, ProduceResponse
 from penstock.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 from tests.badinput.rows import not_for_kafka
 from tests.badinput.test_groups import append_to_log, fetched, find_coordinator
 from tests.testkit import Broker, BrokerProcess, RawClient, eventually
-from tests.testkit.asking import create_usable_topic, produce_request
+from tests.testkit.asking import FETCH_VERSION, create_usable_topic, fetch_request, produce_request
 from tests.testkit.transacting import (
     END_VERSIONS,
     PRODUCE_VERSIONS,
+    READ_COMMITTED,
     TV1,
     TV2,
     TransactionalProducer,
@@ -39,6 +40,7 @@ from tests.testkit.transacting import (
     find_transaction_coordinator,
     init_producer_id,
     open_transactions_of,
+    values_without_aborted,
     write_marker,
 )
 
@@ -339,6 +341,31 @@ def _check_outcome(broker: Broker, number: int, *, is_commit: bool, was_told: bo
         assert len(shown) == 1, f"torn: {shown}"
         assert not (was_told and shown != {is_commit}), "told otherwise"
         assert is_commit or shown == {False}, "aborted, but there"
+
+
+def test_given_transactions_that_a_restart_left_open_when_the_first_ends_then_who_waits_for_it_is_told_at_once(
+    tmp_path: Path,
+) -> None:
+    with Broker.start(tmp_path / "data", **SETTINGS) as broker:
+        with RawClient(broker.address) as client:
+            create_usable_topic(client, TOPIC)
+            find_transaction_coordinator(client, "first")
+            first, second = a_producer(client, "first"), a_producer(client, "second")
+            first.write(TOPIC, b"x")
+            second.write(TOPIC, b"y")
+        broker.restart()
+        with RawClient(broker.address) as reader, RawClient(broker.address) as client:
+            find_transaction_coordinator(client, "first")
+            first.client = client
+            # For longer than this client has patience: only the end of a transaction can be what it hears of.
+            waiting = fetch_request({TOPIC: [(0, 0)]}, max_wait_ms=60_000, min_bytes=60, isolation_level=READ_COMMITTED)
+            asked = reader.send_request(waiting.API_KEY, FETCH_VERSION, waiting.encode(FETCH_VERSION))
+
+            first.end(commit=True)
+
+            told = FetchResponse.decode(reader.receive_response(waiting.API_KEY, FETCH_VERSION, asked), FETCH_VERSION)
+            ((row,),) = (each.partitions for each in told.responses)
+            assert values_without_aborted(row) == [b"x"]
 
 
 def test_given_a_prepared_commit_when_a_partition_cannot_be_opened_then_it_waits_for_it_and_gets_its_marker_later(

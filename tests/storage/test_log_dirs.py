@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from penstock.core.topic_config import topic_config
 from penstock.storage import checkpoints
 from penstock.storage.epochs import EpochEntry
 from penstock.storage.log import Log, LogConfig
-from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
+from penstock.storage.log_dirs import Checkpoint, DataDirectory, DirectoryRefused
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("pay-ments.eu", 12)
@@ -209,6 +210,43 @@ def test_given_a_log_that_cannot_be_opened_when_started_then_the_others_are(tmp_
     assert again.failed.keys() == {ORDERS}
 
 
+def test_given_a_log_that_cannot_be_opened_when_checkpoints_are_written_then_what_they_said_of_it_stays(
+    tmp_path: Path,
+) -> None:
+    """Or records that were deleted by request would be there again when it is mended."""
+    data, logs = a_directory_with_logs(tmp_path)
+    logs[ORDERS].move_log_start(5)
+    data.close(logs, {ORDERS: 10})
+    metadata = tmp_path / "orders-0" / "partition.metadata"
+    whole = metadata.read_text()
+    metadata.write_text("version: 0\ntopic_id: nonsense\n")
+    broken, others = open_all(tmp_path)
+    broken.write(broken.checkpoint_of(others, {}))
+    broken.close(others, {})
+    metadata.write_text(whole)
+
+    again, opened = open_all(tmp_path)
+
+    assert opened[ORDERS].log_start_offset == 5
+    assert again.high_watermarks[ORDERS] == 10
+
+
+def test_given_a_log_that_cannot_be_opened_when_it_is_deleted_then_its_name_is_free(tmp_path: Path) -> None:
+    data, logs = a_directory_with_logs(tmp_path)
+    logs[ORDERS].move_log_start(5)
+    data.close(logs, {ORDERS: 10})
+    (tmp_path / "orders-0" / "partition.metadata").write_text("version: 0\ntopic_id: nonsense\n")
+    again, others = open_all(tmp_path)
+
+    again.set_deleted([ORDERS])
+
+    assert not again.failed
+    assert again.close(others, {})
+    _, opened = open_all(tmp_path)
+    assert opened.keys() == {PAYMENTS}
+    assert "orders" not in (tmp_path / checkpoints.LOG_STARTS).read_text()
+
+
 def test_given_a_partition_without_its_metadata_file_when_started_then_it_is_claimed_without_an_id(
     tmp_path: Path,
 ) -> None:
@@ -228,6 +266,23 @@ def test_given_a_partition_without_its_metadata_file_when_started_then_it_is_cla
 
 
 # Checkpoints
+
+
+def test_given_a_checkpoint_that_nobody_waits_for_any_more_when_another_is_written_then_both_are_whole(
+    tmp_path: Path,
+) -> None:
+    """A stop cancels whoever waits for a thread, and the thread goes on."""
+    data, _ = a_directory_with_logs(tmp_path)
+
+    def write(base: int) -> None:
+        for offset in range(base, base + 50):
+            data.write(Checkpoint({ORDERS: offset}, {}, {ORDERS: offset}, {}))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, (0, 1_000)))
+
+    assert checkpoints.read_offsets(f"{tmp_path}/{checkpoints.RECOVERY_POINTS}")[ORDERS] in (49, 1_049)
+    data.release()
 
 
 def test_given_checkpoints_when_a_crash_follows_then_recovery_starts_at_the_recovery_point(tmp_path: Path) -> None:

@@ -47,11 +47,22 @@ async def _written(asked: WritableTxnMarker, broker: Broker) -> WritableTxnMarke
                 code = ErrorCode.INVALID_REQUEST
             else:
                 partition = TopicPartition(topic.name, index)
-                outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-                broker.transactions.write_marker(partition, marker, asked.transaction_version, outcome.set_result)
-                code = _code(await outcome)
+                code = _code(await _ended(partition, marker, asked.transaction_version, broker))
             rows.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
     return result
+
+
+async def _ended(
+    partition: TopicPartition, marker: EndMarker, transaction_version: int, broker: Broker
+) -> BrokerError | None:
+    outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BrokerError | None) -> None:
+        if not outcome.cancelled():  # a broker that stops waits for the flush, but not for whoever asked
+            outcome.set_result(error)
+
+    broker.transactions.write_marker(partition, marker, transaction_version, done)
+    return await outcome
 
 
 def _code(error: BrokerError | None) -> ErrorCode:

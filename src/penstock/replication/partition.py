@@ -124,7 +124,7 @@ class Partition:
         self._unacknowledged: deque[_Append] = deque()
         # Where the last stable offset lies, when that is not the high watermark; and what it was at the last wake-up.
         self._stable_position = self.high_watermark
-        self._stable_seen = self.high_watermark.offset
+        self._stable_seen = self.last_stable_offset
         # Producers whose coordinator is being asked about their transaction; a marker ends that.
         self._verifying: dict[int, object] = {}
         self.configure(config)

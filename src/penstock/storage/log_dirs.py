@@ -17,7 +17,8 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -54,7 +55,17 @@ class Checkpoint:
 
 
 class DataDirectory:
-    __slots__ = ("_lock_fd", "_written", "broker_epoch", "failed", "meta", "path", "was_clean", "without_id")
+    __slots__ = (
+        "_lock_fd",
+        "_writing",
+        "_written",
+        "broker_epoch",
+        "failed",
+        "meta",
+        "path",
+        "was_clean",
+        "without_id",
+    )
 
     def __init__(self, path: str, lock_fd: int) -> None:
         self.path = path
@@ -64,6 +75,8 @@ class DataDirectory:
         self.was_clean = epoch is not None
         # Of the broker that stopped cleanly, -1 if none did.
         self.broker_epoch = -1 if epoch is None else epoch
+        # A broker that stops does not wait for the thread of a checkpoint that is no longer waited for.
+        self._writing = threading.Lock()
         self._written = Checkpoint(*(self._read_offsets(name) for name in _CHECKPOINT_FILES))
         # Partitions whose partition.metadata a crash took.
         self.without_id: set[TopicPartition] = set()
@@ -207,8 +220,10 @@ class DataDirectory:
                     renamed.append(path)
         return renamed
 
-    def _forget(self, gone: Iterable[TopicPartition]) -> None:
+    def _forget(self, gone: Collection[TopicPartition]) -> None:
         """Checkpoints go by name: those of a log that is no more must not be taken for its successor's."""
+        for tp in gone:
+            self.failed.pop(tp, None)  # it is no more, and whoever has its name next did not fail
         written = self._written
         self.write(
             Checkpoint(
@@ -248,17 +263,31 @@ class DataDirectory:
         )
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Files that would not change are left alone."""
-        contents = (
-            (checkpoint.recovery_points, self._written.recovery_points),
-            (checkpoint.log_starts, self._written.log_starts),
-            (checkpoint.high_watermarks, self._written.high_watermarks),
-            (checkpoint.cleaned, self._written.cleaned),
-        )
-        for name, (offsets, written) in zip(_CHECKPOINT_FILES, contents, strict=True):
-            if offsets != written:
-                checkpoints.write_offsets(f"{self.path}/{name}", offsets)
-        self._written = checkpoint
+        """Files that would not change are left alone, and so is what they say of logs that could not be opened."""
+        with self._writing:
+            written = self._written
+            after = Checkpoint(
+                self._with_failed(checkpoint.recovery_points, written.recovery_points),
+                self._with_failed(checkpoint.log_starts, written.log_starts),
+                self._with_failed(checkpoint.high_watermarks, written.high_watermarks),
+                self._with_failed(checkpoint.cleaned, written.cleaned),
+            )
+            contents = (
+                (after.recovery_points, written.recovery_points),
+                (after.log_starts, written.log_starts),
+                (after.high_watermarks, written.high_watermarks),
+                (after.cleaned, written.cleaned),
+            )
+            for name, (offsets, before) in zip(_CHECKPOINT_FILES, contents, strict=True):
+                if offsets != before:
+                    checkpoints.write_offsets(f"{self.path}/{name}", offsets)
+            self._written = after
+
+    def _with_failed(
+        self, offsets: dict[TopicPartition, int], written: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Without its log start, a log that is mended would have records again that were deleted by request."""
+        return {tp: written[tp] for tp in self.failed if tp in written} | offsets
 
     # The end
 
