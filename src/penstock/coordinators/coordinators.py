@@ -73,7 +73,7 @@ class Coordinators(Generic[M]):
             shard.close()
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=200)
 def partition_of(key: str, partitions_count: int) -> int:
     """As Java's String.hashCode has it, so that Kafka's tools find a group where they expect it."""
     units = key.encode("utf-16-be", errors="surrogatepass")

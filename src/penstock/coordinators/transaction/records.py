@@ -81,7 +81,7 @@ def encode(record: Record) -> LogRecord:
     return LogRecord(key, TransactionLogValue.encode_fields_of(_value_of(record), _VALUE_VERSION), record)
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=200)
 def _key_of(transactional_id: str) -> bytes:
     return TransactionLogKey.encode_fields_of(TransactionTombstone(transactional_id), 0, prefix=_KIND)
 
