@@ -181,7 +181,9 @@ class EtcdClient:
 
     def _not_cancelled(self, response: pb.WatchResponse) -> pb.WatchResponse:
         if response.canceled and not response.compact_revision:
-            self._token = None  # in case that it was the reason
+            self._token = None  # in case that it was the reason, which old versions do not tell
+            if _is_about_token(response.cancel_reason):
+                raise _Unanswered(response.cancel_reason)
             raise EtcdRefused(response.cancel_reason)
         return response
 
@@ -219,7 +221,7 @@ class EtcdClient:
         try:
             return await attempt(channel, await self._metadata(channel))
         except grpc.aio.AioRpcError as error:
-            if self._token is None or not any(text in (error.details() or "") for text in _STALE_TOKEN):
+            if self._token is None or not _is_about_token(error.details() or ""):
                 raise
             self._token = None
         return await attempt(channel, await self._metadata(channel))
@@ -264,8 +266,9 @@ class EtcdClient:
         elif now_s - self._failing_since_s >= TROUBLE_AFTER_S and not self.is_closed:
             self.trouble = self._nobody_answers()
             log.warning("etcd does not answer, metadata cannot change", extra={"reason": self.trouble})
-        if member == self._current and len(self._channels) > 1:
+        if member == self._current:
             self._confirmed_s = -math.inf
+        if member == self._current and len(self._channels) > 1:
             self._current = (member + 1) % len(self._channels)
             self._end_watches([call for call, of_member in self._watches.items() if of_member == member])
 
@@ -320,13 +323,17 @@ def _channel(endpoint: str, address: EtcdAddress) -> Any:
     return grpc.aio.secure_channel(endpoint, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
 
 
+def _is_about_token(reason: str) -> bool:
+    return any(text in reason for text in _STALE_TOKEN)
+
+
 def _reason(error: BaseException) -> str:
     """gRPC tells the whole story of a connection; its last words are the ones that help."""
     if isinstance(error, grpc.aio.AioRpcError):
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return "silent"
         words: str = error.details() or error.code().name
-        return words.rpartition("connect: ")[2].removeprefix("etcdserver: ")
+        return words.rpartition("remote host: ")[2].removeprefix("etcdserver: ")
     return "silent" if isinstance(error, TimeoutError) else str(error)
 
 
