@@ -143,7 +143,8 @@ class EtcdClient:
 
     async def commit(self, request: pb.TxnRequest) -> pb.TxnResponse:
         if not self._is_confirmed():
-            await self.ask(RANGE, pb.RangeRequest(key=self._address.prefix.encode(), keys_only=True))
+            # A key that is never there, within what the user may read.
+            await self.ask(RANGE, pb.RangeRequest(key=f"{self._address.prefix}/".encode()))
         try:
             return await self._once(_unary(TXN, request, COMMIT_S))
         except _Unanswered as error:
