@@ -1,5 +1,5 @@
 # make run and make test are all a newcomer needs; both set up everything on their own.
-.PHONY: run test check install chaos bench docs format clean
+.PHONY: run test check install chaos bench docs protos format clean
 
 PYTHON := .venv/bin/python
 DATA ?= .data/run
@@ -31,6 +31,9 @@ bench: install
 
 docs: install
 	@$(PYTHON) scripts/generate_docs.py
+
+protos: install
+	@scripts/generate_protos.sh
 
 format: install
 	@$(PYTHON) -m ruff format .

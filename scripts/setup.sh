@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # not in every user's PATH: apt-get needs it, and mkfs.ext4 is found there
 
 BROKER_PACKAGES=(python3-venv python3-dev gcc)
-TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace e2fsprogs)
+TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace e2fsprogs etcd-server openssl)
 NEEDED_PYTHON=3.11
 APT_INSTALL=(apt-get install -y --no-install-recommends)
 STAMP=.venv/setup.stamp
@@ -71,6 +71,7 @@ is_there() {
     python3-dev) [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     openjdk-17-jdk-headless) command -v javac >/dev/null ;;
     maven) command -v mvn >/dev/null ;;
+    etcd-server) command -v etcd >/dev/null ;;
     e2fsprogs) command -v mkfs.ext4 >/dev/null ;; # file systems in images, for power cuts
     *) command -v "$1" >/dev/null ;;
     esac
@@ -148,7 +149,7 @@ make_virtual_environment() {
 install_python_packages() {
     local what=.
     if [ "$mode" = all ]; then
-        what='.[dev]'
+        what='.[dev,etcd]'
     fi
     say "installing Python packages ($mode)"
     # As PIP_CONSTRAINT the pins hold in the isolated build environment too, where Cython and setuptools come from.

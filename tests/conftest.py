@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from tests.testkit import BrokerProcess, broker_under_test
+from tests.testkit.etcd import EtcdCluster
 
 _TESTS = Path(__file__).parent
 
@@ -24,8 +25,20 @@ _QUICK_FOLDERS = frozenset(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(_TESTS).parts[0] in _QUICK_FOLDERS:
+        if item.path.relative_to(_TESTS).parts[0] in _QUICK_FOLDERS and not _needs_etcd(item):
             item.add_marker(pytest.mark.quick)
+
+
+def _needs_etcd(item: pytest.Item) -> bool:
+    """Its tests are in one group, so that only one worker starts a cluster."""
+    return any(mark.args == ("etcd",) for mark in item.iter_markers("xdist_group"))
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """Three members that all tests of a run share; who harms one heals it (`healed_afterwards`)."""
+    with EtcdCluster.start(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

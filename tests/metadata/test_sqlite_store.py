@@ -67,6 +67,13 @@ def test_given_a_sqlite_that_can_corrupt_shared_files_when_started_then_refused(
         refuse_unsafe_sqlite(version)
 
 
+async def test_given_a_new_file_when_read_then_it_is_at_revision_zero(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "metadata.db")
+
+    assert (await store.read("")).revision == 0
+    await store.close()
+
+
 @pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "4.0.0"])
 def test_given_a_sound_sqlite_when_started_then_accepted(version: str) -> None:
     refuse_unsafe_sqlite(version)

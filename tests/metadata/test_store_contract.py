@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
+from tests.testkit.etcd import EtcdCluster
 
+from penstock.metadata.open_store import open_store as open_store_at
 from penstock.metadata.sqlite_store import SqliteStore
 from penstock.metadata.store import (
     MAX_TRANSACTION_BYTES,
@@ -30,28 +34,68 @@ from penstock.runtime.tasks import spawn
 
 DEADLINE_S = 10
 
-OpenStore = Callable[[], Awaitable[MetadataStore]]
 
-
-@pytest.fixture(params=["sqlite"])
-async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
+class OpenStore(ABC):
     """Opens further connections to one and the same store, as other brokers would."""
-    opened: list[MetadataStore] = []
 
-    async def open_one() -> MetadataStore:
-        assert request.param == "sqlite"
-        store = await SqliteStore.open(tmp_path / "metadata.db", history_changes=100)
-        opened.append(store)
-        return store
+    def __init__(self) -> None:
+        self.opened: list[MetadataStore] = []
 
-    yield open_one
-    for store in opened:
+    async def __call__(self) -> MetadataStore:
+        self.opened.append(await self.open())
+        return self.opened[-1]
+
+    @abstractmethod
+    async def open(self) -> MetadataStore: ...
+
+    @abstractmethod
+    async def forget_history(self) -> None:
+        """What lies more than a hundred changes back cannot be watched any more."""
+
+
+class OpenSqlite(OpenStore):
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._path = directory / "metadata.db"
+
+    async def open(self) -> MetadataStore:
+        return await SqliteStore.open(self._path, history_changes=100)
+
+    async def forget_history(self) -> None:
+        """It does so by itself."""
+
+
+class OpenEtcd(OpenStore):
+    """Each test has a prefix of its own; revisions and history are those of all tests together."""
+
+    def __init__(self, etcd: EtcdCluster) -> None:
+        super().__init__()
+        self._etcd = etcd
+        self._address = etcd.address(f"contract-{uuid.uuid4().hex}")
+
+    async def open(self) -> MetadataStore:
+        return await open_store_at(self._address, "")
+
+    async def forget_history(self) -> None:
+        self._etcd.compact(await now(self.opened[0]) - 100)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("etcd", marks=pytest.mark.xdist_group("etcd"))])
+async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
+    is_etcd = request.param == "etcd"
+    open_store = OpenEtcd(request.getfixturevalue("etcd")) if is_etcd else OpenSqlite(tmp_path)
+    yield open_store
+    for store in open_store.opened:
         await store.close()
 
 
 @pytest.fixture
 async def store(open_store: OpenStore) -> MetadataStore:
     return await open_store()
+
+
+async def now(store: MetadataStore) -> int:
+    return (await store.read("")).revision
 
 
 def puts(**values: bytes) -> Transaction:
@@ -79,11 +123,14 @@ async def attach_to_a_short_lease(store: MetadataStore, key: str) -> tuple[Lease
     raise AssertionError("leases end at once")
 
 
-async def test_given_an_empty_store_when_read_then_it_is_at_revision_zero(store: MetadataStore) -> None:
+async def test_given_an_empty_store_when_read_then_a_watch_from_there_sees_what_comes_first(
+    store: MetadataStore,
+) -> None:
     snapshot = await store.read("")
+    await store.commit(puts(a=b"1"))
 
-    assert snapshot.revision == 0
     assert snapshot.entries == ()
+    assert [change.key for change in await collect(store, "", snapshot.revision, count=1)] == ["a"]
 
 
 async def test_given_a_commit_when_read_then_values_carry_the_revision_that_wrote_them(store: MetadataStore) -> None:
@@ -206,7 +253,7 @@ async def test_given_a_closed_store_when_opened_again_then_everything_is_there(o
 
 
 async def test_given_a_watch_when_committed_then_every_change_comes_in_order(store: MetadataStore) -> None:
-    async with aclosing(store.watch("", 0)) as watch:
+    async with aclosing(store.watch("", await now(store))) as watch:
         waiting = spawn(next_changes(watch), name="test")
         await asyncio.sleep(0)
         await store.read("")  # by now the watch has looked, found nothing, and waits
@@ -231,12 +278,13 @@ async def test_given_history_when_a_watch_resumes_then_nothing_is_left_out_or_re
 
 
 async def test_given_a_prefix_when_watched_then_other_keys_are_silent(store: MetadataStore) -> None:
+    start = await now(store)
     await store.commit(puts(other=b"1"))
     await store.commit(Transaction(puts=(Put("topics/a", b"1"),)))
     await store.commit(puts(other=b"2"))
     last = await store.commit(Transaction(puts=(Put("topics/b", b"1"),)))
 
-    changes = await collect(store, "topics/", after_revision=0, count=2)
+    changes = await collect(store, "topics/", after_revision=start, count=2)
 
     assert [change.key for change in changes] == ["topics/a", "topics/b"]
     assert changes[-1].mod_revision == last.revision
@@ -245,7 +293,7 @@ async def test_given_a_prefix_when_watched_then_other_keys_are_silent(store: Met
 async def test_given_a_watch_when_another_connection_commits_then_it_is_seen(open_store: OpenStore) -> None:
     mine, theirs = await open_store(), await open_store()
 
-    async with aclosing(mine.watch("", 0)) as watch:
+    async with aclosing(mine.watch("", await now(mine))) as watch:
         waiting = spawn(next_changes(watch), name="test")
         await asyncio.sleep(0)
         committed = await theirs.commit(puts(a=b"1"))
@@ -253,12 +301,16 @@ async def test_given_a_watch_when_another_connection_commits_then_it_is_seen(ope
         assert (await waiting).revision == committed.revision
 
 
-async def test_given_history_is_gone_when_a_watch_resumes_then_it_says_compacted(store: MetadataStore) -> None:
+async def test_given_history_is_gone_when_a_watch_resumes_then_it_says_compacted(
+    open_store: OpenStore, store: MetadataStore
+) -> None:
+    first = await store.commit(puts(a=b"first"))
     for number in range(300):
         await store.commit(puts(a=b"%d" % number))
+    await open_store.forget_history()
 
     with pytest.raises(Compacted):
-        await collect(store, "", after_revision=1, count=1)
+        await collect(store, "", after_revision=first.revision, count=1)
 
     latest = (await store.read("")).revision
     assert (await collect(store, "", after_revision=latest - 1, count=1))[0].value == b"299"
@@ -266,9 +318,10 @@ async def test_given_history_is_gone_when_a_watch_resumes_then_it_says_compacted
 
 async def test_given_a_watch_when_the_store_closes_then_the_watch_ends(store: MetadataStore) -> None:
     async def follow() -> None:
-        async for _ in store.watch("", 0):
+        async for _ in store.watch("", start):
             pass
 
+    start = await now(store)
     following = spawn(follow(), name="test")
     await store.read("")
     await store.close()

@@ -55,6 +55,21 @@ def test_given_descriptors_then_each_is_told_of_what_it_asked_for(
         selector.get_key(here.fileno())
 
 
+def test_given_a_socket_instead_of_its_number_then_it_is_told_all_the_same(
+    selector: EpollSelector, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    here, there = pair
+    selector.register(here, EVENT_READ, "here")
+    there.send(b"x")
+
+    assert found(selector) == [("here", EVENT_READ)]
+
+    selector.modify(here.fileno(), EVENT_WRITE, "write")
+    assert selector.get_key(here).data == "write"
+    selector.unregister(here)
+    assert found(selector, 0) == []
+
+
 @pytest.mark.parametrize("events", [EVENT_READ, EVENT_WRITE, EVENT_READ | EVENT_WRITE])
 def test_given_a_peer_that_is_gone_then_whoever_is_there_hears_of_it(selector: EpollSelector, events: int) -> None:
     reading, writing = os.pipe()

@@ -50,6 +50,7 @@ def _key_option(flag: str, metavar: str | None, key: str) -> Option:
 
 OPTIONS = (
     _key_option("--data-dir", "DIR", "log.dirs"),
+    _key_option("--metadata", "ADDRESS", "penstock.metadata"),
     Option("--host", "HOST", "Address to listen on: the host of the first listener. (listeners)"),
     Option("--port", "PORT", "Port to listen on, 0 for a free one: the port of the first listener. (listeners)"),
     _key_option("--http-port", "PORT", "penstock.http.port"),

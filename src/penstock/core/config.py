@@ -19,6 +19,7 @@ from penstock.core.config_values import ConfigError, ConfigValue, Key, nearest, 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.listeners import Listener, advertised, is_loopback, parse_listeners
 from penstock.core.log_keys import TOPIC_KEYS
+from penstock.core.metadata_address import parse_metadata_address
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 
@@ -108,6 +109,8 @@ class BrokerConfig:
         hosts = [listener.host for listener in self.listeners]
         hosts.append(self.optional_str("penstock.http.host") or hosts[0])
         assert self.advertised_listeners
+        if self["penstock.metadata"] is not None:
+            parse_metadata_address(self.str("penstock.metadata"))
         for host in hosts:
             if not is_loopback(host) and not self.bool("penstock.insecure"):
                 raise ConfigError(

@@ -36,6 +36,14 @@ _IDENTITY_KEYS = (
         doc="The data directory; beats log.dir. Kafka allows several here, a Penstock broker has one.",
     ),
     Key("log.dir", STRING, "penstock-data", kafka_default="/tmp/kafka-logs", doc="The data directory."),
+    Key(
+        "penstock.metadata",
+        STRING,
+        None,
+        sensitive=True,
+        doc="Where the metadata is: sqlite:PATH (a file metadata.db in the data directory when not set), or "
+        "etcd://USER:PASSWORD@HOST:PORT,HOST:PORT/PREFIX with etcds:// for TLS. docs/operations.md has the details.",
+    ),
 )
 
 _NETWORK_KEYS = (

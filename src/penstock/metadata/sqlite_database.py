@@ -68,7 +68,7 @@ class SqliteDatabase:
         refuse_unsafe_sqlite(apsw.sqlite_lib_version())
         self.path = path
         self._history_changes = history_changes
-        self._failed_fsync: str | None = None
+        self.failed_fsync: str | None = None
         with self._storage_errors():
             self._connection = apsw.Connection(str(path))
             self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
@@ -207,8 +207,8 @@ class SqliteDatabase:
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        if self._failed_fsync is not None:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._failed_fsync)
+        if self.failed_fsync is not None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self.failed_fsync)
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -228,7 +228,7 @@ class SqliteDatabase:
         except apsw.Error as error:
             text = f"the metadata store {self.path} failed: {error}"
             if getattr(error, "extendedresult", 0) in _FSYNC_ERRORS:
-                self._failed_fsync = f"{text}; restart the broker once the disk is sound"
+                self.failed_fsync = f"{text}; restart the broker once the disk is sound"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, text) from error
 
 

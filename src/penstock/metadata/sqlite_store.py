@@ -55,6 +55,10 @@ class SqliteStore:
             thread.close()
             raise
 
+    @property
+    def trouble(self) -> str | None:
+        return self._database.failed_fsync
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -129,6 +129,11 @@ class MetadataStore(Protocol):
     After such an error from `commit` the outcome is unknown: read before deciding again.
     """
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be committed at present; None while the store has no reason to think so."""
+        ...
+
     async def commit(self, transaction: Transaction) -> Committed:
         """Compare and write in one atomic, durable step, or raise Conflict and change nothing.
 

@@ -26,7 +26,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class EpollSelector(selectors.BaseSelector):
-    """For descriptors by number, as asyncio has them."""
+    """For descriptors by number, as asyncio has them, and for what has one, as gRPC hands over its socket."""
 
     __slots__ = ("_epoll", "_keys", "_poll_next")
 
@@ -37,23 +37,25 @@ class EpollSelector(selectors.BaseSelector):
         self._poll_next = True
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
-        if fileobj in self._keys:
+        descriptor = _descriptor(fileobj)
+        if descriptor in self._keys:
             raise KeyError(f"{fileobj} is registered already")
-        self._epoll.register(fileobj, _mask(events))
-        key = self._keys[fileobj] = SelectorKey(fileobj, fileobj, events, data)
+        self._epoll.register(descriptor, _mask(events))
+        key = self._keys[descriptor] = SelectorKey(fileobj, descriptor, events, data)
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
-        before = self._keys[fileobj]
+        descriptor = _descriptor(fileobj)
+        before = self._keys[descriptor]
         if events != before.events:
-            self._epoll.modify(fileobj, _mask(events))
-        key = self._keys[fileobj] = SelectorKey(fileobj, fileobj, events, data)
+            self._epoll.modify(descriptor, _mask(events))
+        key = self._keys[descriptor] = SelectorKey(fileobj, descriptor, events, data)
         return key
 
     def unregister(self, fileobj: Any) -> SelectorKey:
-        key = self._keys.pop(fileobj)
+        key = self._keys.pop(_descriptor(fileobj))
         with contextlib.suppress(OSError):  # closed before: epoll has forgotten it by itself
-            self._epoll.unregister(fileobj)
+            self._epoll.unregister(key.fd)
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
@@ -86,7 +88,12 @@ class EpollSelector(selectors.BaseSelector):
         return MappingProxyType(self._keys)
 
     def get_key(self, fileobj: Any) -> SelectorKey:
-        return self._keys[fileobj]
+        return self._keys[_descriptor(fileobj)]
+
+
+def _descriptor(fileobj: Any) -> int:
+    descriptor: int = fileobj if type(fileobj) is int else fileobj.fileno()
+    return descriptor
 
 
 def _mask(events: int) -> int:

@@ -36,8 +36,8 @@ from penstock.handlers.pipeline import Pipeline
 from penstock.handlers.registry import APIS
 from penstock.metadata.follower import Follower
 from penstock.metadata.image import ClusterImage, ImageDelta
+from penstock.metadata.open_store import open_store
 from penstock.metadata.records import Endpoint, InvalidMetadata
-from penstock.metadata.sqlite_store import SqliteStore
 from penstock.net.listener import ConnectionLimits, Listener
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
@@ -59,7 +59,6 @@ HINTS = """Try it from another terminal (Ctrl-C stops the broker):
   echo "hello world" | {penstock} produce orders{where}
   {penstock} consume orders --from-beginning{where}"""
 TOOLS_LOOK_AT = "127.0.0.1:9092"
-METADATA_FILE = "metadata.db"
 FILE_THREADS = 8
 # fdatasyncs only wait, and a disk takes many at once better than one after the other.
 FLUSH_THREADS = 16
@@ -116,7 +115,9 @@ class Node:
 
     async def _start(self) -> None:
         self._tasks = TaskGroup(on_crash=self._task_crashed)
-        self._store = await SqliteStore.open(Path(self._static_config.data_dir) / METADATA_FILE)
+        self._store = await open_store(
+            self._static_config.optional_str("penstock.metadata"), self._static_config.data_dir
+        )
         self._follower = Follower(self._store, self._tasks)
         self._follower.add_listener(self._configs_changed)
         await self._follower.start()
@@ -265,7 +266,10 @@ class Node:
                 listener.limits = self._limits()
 
     def _unready_reason(self) -> str | None:
-        return None if self._state == "serving" else self._state
+        """A broker without its metadata still serves what has a leader, but nothing of it may change."""
+        if self._state != "serving":
+            return self._state
+        return None if self._store.trouble is None else f"metadata cannot change: {self._store.trouble}"
 
     # Stopping
 
