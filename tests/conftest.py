@@ -1,6 +1,7 @@
 """What all suites share: which tests are quick, the broker that tests may share, and names that keep them apart."""
 
 import re
+import signal
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ from tests.testkit import BrokerProcess, broker_under_test
 from tests.testkit.etcd import EtcdCluster
 
 _TESTS = Path(__file__).parent
+
+# A shell without job control lets its background jobs ignore Ctrl-C, and so would every process that they start. What
+# is handled here is as usual there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine's other work than about the code.
 hypothesis.settings.register_profile("penstock", deadline=None)
