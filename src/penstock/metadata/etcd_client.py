@@ -36,6 +36,8 @@ ATTEMPT_S = 1.0
 # An election of etcd's takes up to two seconds: within this time no one has to notice one.
 PATIENCE_S = 5.0
 COMMIT_S = 3.0
+# A password takes etcd a tenth of a second of computing by design, and more where it has company.
+AUTHENTICATE_S = 3.0
 RETRY_PAUSE_S = 0.05
 # A member that answered this recently is taken for one that takes a commit.
 CONFIRMED_FOR_S = 1.0
@@ -157,8 +159,8 @@ class EtcdClient:
         member = self._current
         call: Any = None
         try:
+            metadata = await self._metadata(self._channels[member])
             async with asyncio.timeout(ATTEMPT_S):
-                metadata = await self._metadata(self._channels[member])
                 call = _stream(self._channels[member], WATCH)(metadata=metadata)
                 self._watches[call] = member
                 await call.write(pb.WatchRequest(create_request=create))
@@ -235,7 +237,7 @@ class EtcdClient:
         if self._token is None:
             request = pb.AuthenticateRequest(name=self._address.user, password=self._address.password)
             try:
-                self._token = (await _unary(AUTHENTICATE, request, ATTEMPT_S)(channel, (has_leader,))).token
+                self._token = (await _unary(AUTHENTICATE, request, AUTHENTICATE_S)(channel, (has_leader,))).token
             except grpc.aio.AioRpcError as error:
                 if _AUTHENTICATION_IS_OFF not in (error.details() or ""):
                     raise
