@@ -18,42 +18,42 @@ def test_given_an_unknown_session_when_used_then_70() -> None:
     sessions = FetchSessions(max_sessions=2, seed=1)
 
     with pytest.raises(BrokerError) as refused:
-        sessions.use(7, 1, [], [], now_ms=0)
+        sessions.use(7, 1, [], [], now_ms=0, by_id=False)
 
     assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_given_a_session_when_used_with_another_epoch_then_71_and_the_right_one_still_works() -> None:
     sessions = FetchSessions(max_sessions=2, seed=1)
-    session = sessions.open(wanting(0), now_ms=0)
+    session = sessions.open(wanting(0), now_ms=0, by_id=False)
     assert session is not None
 
     with pytest.raises(BrokerError) as refused:
-        sessions.use(session.session_id, 5, [], [], now_ms=0)
+        sessions.use(session.session_id, 5, [], [], now_ms=0, by_id=False)
 
     assert refused.value.code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert sessions.use(session.session_id, 1, [], [], now_ms=0) is session
+    assert sessions.use(session.session_id, 1, [], [], now_ms=0, by_id=False) is session
     assert session.epoch == 2
 
 
 def test_given_the_last_epoch_when_used_then_the_next_one_is_1_and_never_0() -> None:
     sessions = FetchSessions(max_sessions=2, seed=1)
-    session = sessions.open(wanting(0), now_ms=0)
+    session = sessions.open(wanting(0), now_ms=0, by_id=False)
     assert session is not None
     session.epoch = 2**31 - 1
 
-    sessions.use(session.session_id, 2**31 - 1, [], [], now_ms=0)
+    sessions.use(session.session_id, 2**31 - 1, [], [], now_ms=0, by_id=False)
 
     assert session.epoch == 1
 
 
 def test_given_all_slots_in_use_when_another_is_wanted_then_only_an_idle_one_gives_way() -> None:
     sessions = FetchSessions(max_sessions=1, seed=1)
-    first = sessions.open(wanting(0), now_ms=0)
+    first = sessions.open(wanting(0), now_ms=0, by_id=False)
     assert first is not None
 
-    assert sessions.open(wanting(0), now_ms=EVICTION_MS - 1) is None
-    second = sessions.open(wanting(0), now_ms=EVICTION_MS)
+    assert sessions.open(wanting(0), now_ms=EVICTION_MS - 1, by_id=False) is None
+    second = sessions.open(wanting(0), now_ms=EVICTION_MS, by_id=False)
 
     assert second is not None
     assert len(sessions) == 1
@@ -61,11 +61,11 @@ def test_given_all_slots_in_use_when_another_is_wanted_then_only_an_idle_one_giv
 
 def test_given_a_session_that_grows_past_the_bound_then_it_is_given_up() -> None:
     sessions = FetchSessions(max_sessions=2, seed=1)
-    session = sessions.open(wanting(0), now_ms=0)
+    session = sessions.open(wanting(0), now_ms=0, by_id=False)
     assert session is not None
 
     with pytest.raises(BrokerError) as refused:
-        sessions.use(session.session_id, 1, wanting(*range(MAX_CACHED_PARTITIONS + 1)), [], now_ms=0)
+        sessions.use(session.session_id, 1, wanting(*range(MAX_CACHED_PARTITIONS + 1)), [], now_ms=0, by_id=False)
 
     assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(sessions) == 0
@@ -73,7 +73,7 @@ def test_given_a_session_that_grows_past_the_bound_then_it_is_given_up() -> None
 
 def test_given_a_served_partition_then_the_others_come_first_next_time() -> None:
     sessions = FetchSessions(max_sessions=1, seed=1)
-    session = sessions.open(wanting(0, 1, 2), now_ms=0)
+    session = sessions.open(wanting(0, 1, 2), now_ms=0, by_id=False)
     assert session is not None
 
     session.served(session.partitions[("orders", 0)])

@@ -205,3 +205,19 @@ def test_given_records_that_are_not_in_the_page_cache_then_they_are_read_from_th
             found += came
 
         assert found == sent
+
+
+def test_given_a_session_with_names_when_it_goes_on_with_topic_ids_then_it_is_begun_anew(
+    broker: Broker, topic_name: str
+) -> None:
+    """A Java consumer does that when it learns of the ids meanwhile; answers without them would tell it nothing."""
+    with RawClient(broker.address) as client:
+        create_topic(client, topic_name)
+        opened = client.exchange(fetch_request({topic_name: [(0, 0)]}, session_epoch=0), 12, FetchResponse)
+        assert opened.session_id > 0
+
+        further = fetch_request({}, session_id=opened.session_id, session_epoch=1)
+        refused = client.exchange(further, 13, FetchResponse)
+
+        assert refused.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        assert not client.exchange(further, 12, FetchResponse).error_code

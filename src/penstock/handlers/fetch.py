@@ -128,7 +128,7 @@ class FetchCall:
             if session_id:
                 sessions.close(session_id)
             if epoch == INITIAL_EPOCH:
-                self._session = sessions.open(wanted, self._broker.clock.monotonic_ms())
+                self._session = sessions.open(wanted, self._broker.clock.monotonic_ms(), by_id=self._by_id)
             self._wanted = wanted
             return
         forgotten: list[PartitionKey] = [
@@ -136,7 +136,8 @@ class FetchCall:
             for topic in request.forgotten_topics_data
             for index in topic.partitions
         ]
-        self._session = sessions.use(session_id, epoch, wanted, forgotten, self._broker.clock.monotonic_ms())
+        now_ms = self._broker.clock.monotonic_ms()
+        self._session = sessions.use(session_id, epoch, wanted, forgotten, now_ms, by_id=self._by_id)
         self._incremental = True
         self._wanted = list(self._session.partitions.values())
 

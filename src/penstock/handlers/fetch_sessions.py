@@ -64,10 +64,11 @@ class FetchPartition:
 
 
 class FetchSession:
-    __slots__ = ("epoch", "partitions", "session_id", "used_ms")
+    __slots__ = ("by_id", "epoch", "partitions", "session_id", "used_ms")
 
-    def __init__(self, session_id: int, partitions: Iterable[FetchPartition], now_ms: int) -> None:
+    def __init__(self, session_id: int, partitions: Iterable[FetchPartition], now_ms: int, *, by_id: bool) -> None:
         self.session_id = session_id
+        self.by_id = by_id
         self.epoch = INITIAL_EPOCH + 1
         self.used_ms = now_ms
         # In the order they are served: who got records goes to the end, so that no partition starves another.
@@ -100,7 +101,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, partitions: list[FetchPartition], now_ms: int) -> FetchSession | None:
+    def open(self, partitions: list[FetchPartition], now_ms: int, *, by_id: bool) -> FetchSession | None:
         """A new session, or None when the bounds are reached."""
         if not partitions or self._cached_partitions + len(partitions) > MAX_CACHED_PARTITIONS:
             return None
@@ -108,7 +109,7 @@ class FetchSessions:
             return None
         while self._next_id in self._sessions or self._next_id == 0:
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-        session = FetchSession(self._next_id, partitions, now_ms)
+        session = FetchSession(self._next_id, partitions, now_ms, by_id=by_id)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         self._sessions[session.session_id] = session
         self._cached_partitions += len(session.partitions)
@@ -134,8 +135,10 @@ class FetchSessions:
         wanted: list[FetchPartition],
         forgotten: list[PartitionKey],
         now_ms: int,
+        *,
+        by_id: bool,
     ) -> FetchSession:
-        """The session of an incremental fetch, brought up to date."""
+        """The session of an incremental fetch, brought up to date. `by_id`: its topics are named by their ids."""
         session = self._sessions.get(session_id)
         if session is None:
             raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}")
@@ -143,6 +146,12 @@ class FetchSessions:
             raise BrokerError(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 f"fetch session {session_id}: epoch {epoch}, expected {session.epoch}",
+            )
+        if by_id != session.by_id:
+            # Its partitions have other names there: the client would not know what it is told about them.
+            raise BrokerError(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                f"fetch session {session_id} was begun without topic ids, or with",
             )
         before = len(session.partitions)
         session.update(wanted, forgotten)
