@@ -149,9 +149,10 @@ class FetchSessions:
             )
         if by_id != session.by_id:
             # Its partitions have other names there: the client would not know what it is told about them.
+            named_by = "id" if session.by_id else "name"
             raise BrokerError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                f"fetch session {session_id} was begun without topic ids, or with",
+                f"fetch session {session_id} names topics by {named_by}, this request does not",
             )
         before = len(session.partitions)
         session.update(wanted, forgotten)

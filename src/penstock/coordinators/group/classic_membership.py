@@ -83,7 +83,7 @@ def _sync_error(turn: Turn | None, request: SyncGroupRequest, caller: Caller) ->
 
 
 def _standing_error(turn: Turn | None, request: SyncGroupRequest | HeartbeatRequest) -> ErrorCode:
-    """None for who is a member, and knows the generation."""
+    """NONE for who is a member, and knows the generation."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if turn is None:
