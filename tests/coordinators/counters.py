@@ -164,13 +164,12 @@ class Broker:
             Log.open(str(self.directory), LogConfig.of(config), clean=self.clean, now_ms=0),
             config,
             broker_id=LEADER,
-            leader_epoch=0,
-            isr=(LEADER,),
             tick=Tick(asyncio.get_running_loop()),
             flusher=Flusher(self.files, lambda error: None),
             tasks=TaskGroup(),
             metrics=TopicMetrics(),
         )
+        self.partition.lead(0, (LEADER,))
         self.shard = Shard(
             self.partition,
             self._machine,

@@ -15,15 +15,16 @@ from penstock.controller.commands import (
     CreatedTopic,
     CreateTopics,
     NewTopic,
-    RegisterBroker,
     ResourceType,
 )
 from penstock.controller.machine import handle
+from penstock.controller.registration import Registration, begin_session, change_session
 from penstock.core.config import Assignment, BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
 from penstock.metadata.image import EMPTY_IMAGE, ClusterImage, PartitionImage, TopicImage
-from penstock.metadata.store import Change, Changes, Conflict, Entry, Transaction
+from penstock.metadata.records import SessionState, session_key
+from penstock.metadata.store import Change, Changes, Conflict, Entry, LeaseId, Transaction
 
 Reply = TypeVar("Reply")
 
@@ -41,7 +42,7 @@ class ACluster:
         self.config = BrokerConfig([Assignment(name.replace("_", "."), v, "test") for name, v in settings.items()])
         self._commands = 0
         for broker_id in brokers:
-            self.ask(RegisterBroker(broker_id, (), host=f"machine-{broker_id}"))
+            self.broker_starts(broker_id)
 
     def ask(self, command: Command[Reply]) -> Reply:
         self._commands += 1
@@ -50,6 +51,23 @@ class ACluster:
         for transaction in decision.transactions:
             self._commit(transaction)
         return decision.reply
+
+    def broker_starts(
+        self, broker_id: BrokerId, state: SessionState = SessionState.SERVING, rack: str | None = None
+    ) -> int:
+        """A new session, also of a broker that has one. Returns its epoch."""
+        registration = Registration(broker_id, (), host=f"machine-{broker_id}", rack=rack)
+        transaction, epoch = begin_session(registration, self.image, state, LeaseId(broker_id))
+        self._commit(transaction)
+        return epoch
+
+    def broker_becomes(self, broker_id: BrokerId, state: SessionState) -> None:
+        epoch = self.image.sessions[broker_id].epoch
+        self._commit(change_session(self.image, broker_id, epoch, state, LeaseId(broker_id)))
+
+    def broker_dies(self, broker_id: BrokerId) -> None:
+        """Its lease has run out."""
+        self._commit(Transaction(deletes=(session_key(broker_id),)))
 
     def _commit(self, transaction: Transaction) -> None:
         if self.stop_after is not None and self.transactions >= self.stop_after:

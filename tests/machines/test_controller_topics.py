@@ -188,7 +188,7 @@ def test_given_a_crash_between_transactions_when_restarted_then_the_topic_is_who
         assert ("orders" in cluster.image.topics) == (deleting and survived == 0)
         assert cluster.image.unclaimed_partitions == {}
         if not deleting:
-            assert set(cluster.content) == {"brokers/1"}
+            assert set(cluster.content) == {"brokers/1", "sessions/1"}
 
 
 def test_given_an_attempt_that_got_through_when_the_same_command_is_tried_again_then_it_is_no_error() -> None:
@@ -212,7 +212,7 @@ def test_given_topics_when_deleted_by_name_and_by_id_then_both_are_gone() -> Non
     assert [result.error for result in results] == [None, None]
     assert results[0].reference == TopicReference("first", first.topic_id)
     assert results[1].reference == TopicReference("second", second.topic_id)
-    assert set(cluster.content) == {"brokers/1"}
+    assert set(cluster.content) == {"brokers/1", "sessions/1"}
 
 
 def test_given_unknown_or_repeated_topics_when_deleted_then_each_gets_its_code() -> None:

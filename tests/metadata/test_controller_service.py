@@ -13,19 +13,21 @@ from penstock.controller.commands import (
     CreatedTopic,
     CreateTopics,
     NewTopic,
-    RegisterBroker,
 )
 from penstock.controller.producer_ids import ProducerIds
+from penstock.controller.registration import Registration
 from penstock.controller.service import ControllerService
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition, topic_id_from_text
 from penstock.metadata import records
 from penstock.metadata.follower import Follower
-from penstock.metadata.records import PartitionRecord
+from penstock.metadata.records import PartitionRecord, SessionState
 from penstock.metadata.sqlite_store import SqliteStore
 from penstock.metadata.store import Committed, Conflict, Put, Transaction
+from penstock.runtime.clock import SystemClock
 from penstock.runtime.tasks import spawn
+from penstock.server.session import BrokerSession
 
 ONE = BrokerId(1)
 
@@ -53,17 +55,19 @@ class Running:
     def __init__(self, store: InterruptibleStore) -> None:
         self.store = store
         self.follower = Follower(store)
-        self.controller = ControllerService(store, self.follower, ONE, BrokerConfig)
+        self.session = BrokerSession(store, self.follower, SystemClock(), ttl_ms=60_000)
+        self.controller = ControllerService(store, self.follower, ONE, BrokerConfig, lambda: self.session.epoch)
 
     @classmethod
-    async def start(cls, path: Path, cluster_id: str = "cluster") -> Running:
+    async def start(cls, path: Path) -> Running:
         store = await InterruptibleStore.open(path)
         assert isinstance(store, InterruptibleStore)
         store.fail_before, store.fail_after = [], []
         running = cls(store)
         await running.follower.start()
-        await running.controller.start(cluster_id)
-        await running.controller.ask(RegisterBroker(ONE, (), host="machine"))
+        await running.session.begin(Registration(ONE, (), host="machine"))
+        await running.session.become(SessionState.SERVING)
+        await running.controller.take_part()
         return running
 
     async def stop(self) -> None:
@@ -205,15 +209,6 @@ async def test_given_leftovers_of_a_crash_when_the_controller_starts_then_they_a
     second = await start()
 
     assert (await second.store.read(records.PARTITIONS_PREFIX)).entries == ()
-
-
-async def test_given_a_data_directory_of_another_cluster_when_started_then_refused(
-    running: Running, tmp_path: Path
-) -> None:
-    with pytest.raises(BrokerError) as refused:
-        await Running.start(tmp_path / "metadata.db", cluster_id="another")
-
-    assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
 async def test_given_restarts_when_producer_ids_are_drawn_then_none_repeats(start: Start) -> None:

@@ -41,19 +41,19 @@ class Told:
 def a_partition(directory: Path, files: Files, *, clean: bool = True, flush_messages: int = 1) -> Partition:
     config = topic_config({"flush.messages": str(flush_messages)}, BrokerConfig())
     log = Log.open(str(directory), LogConfig.of(config), clean=clean, now_ms=0)
-    return Partition(
+    partition = Partition(
         TopicPartition("orders", 0),
         TopicId(bytes(16)),
         log,
         config,
         broker_id=LEADER,
-        leader_epoch=0,
-        isr=(LEADER,),
         tick=Tick(asyncio.get_running_loop()),
         flusher=Flusher(files, lambda error: None),
         tasks=TaskGroup(),
         metrics=TopicMetrics(),
     )
+    partition.lead(0, (LEADER,))
+    return partition
 
 
 def append(partition: Partition, told: Told, slot: int, *, acks: int, deadline_ms: float = 1e15, **fields: int) -> None:

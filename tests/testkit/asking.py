@@ -29,6 +29,7 @@ from penstock.protocol.messages.records import (
     TopicProduceData,
 )
 from penstock.protocol.messages.topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
@@ -72,6 +73,15 @@ def ask_to_create(
 
 def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: Any) -> None:
     result = ask_to_create(client, name, partitions, **configs)
+    assert result.error_code == 0, result
+
+
+def create_topic_on(client: RawClient, name: str, *, replicas: Sequence[int]) -> None:
+    """A topic of one partition, on these brokers."""
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment])
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+    (result,) = client.exchange(request, 7, CreateTopicsResponse).topics
     assert result.error_code == 0, result
 
 

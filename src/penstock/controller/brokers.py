@@ -1,4 +1,4 @@
-"""Decisions about brokers and what they lead: registration, in-sync sets, producer ids, the controller itself.
+"""Decisions about what brokers lead and share: in-sync sets, producer ids, the controller itself.
 
 The leader epoch rises whenever a partition gets a leader, also the same one after a restart; the partition epoch rises
 with every change. Who proposes a change names both, and loses against anything newer.
@@ -15,9 +15,10 @@ from penstock.controller.commands import (
     InitializeCluster,
     ProducerIdBlock,
     ProposedIsr,
-    RegisterBroker,
 )
 from penstock.controller.decision import Decision, Writes
+from penstock.controller.elections import still_eligible, topic_rules
+from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, ProducerId, topic_id_to_text
 from penstock.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -27,87 +28,63 @@ from penstock.metadata.records import (
     FEATURES_KEY,
     PRODUCER_IDS_KEY,
     SUPPORTED_FEATURES,
-    BrokerRecord,
     ClusterRecord,
     ControllerRecord,
     FeaturesRecord,
     ProducerIdsRecord,
-    broker_key,
     partition_key,
+    session_key,
 )
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 
 
 def initialize_cluster(command: InitializeCluster, image: ClusterImage) -> Decision[str]:
-    if image.cluster_id is not None and image.cluster_id != command.cluster_id:
-        raise BrokerError(
-            ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"the metadata store belongs to cluster {image.cluster_id}, the data directory to {command.cluster_id}",
-        )
     writes = Writes()
     if image.cluster_id is None:
         newest = {name: highest for name, (_, highest) in SUPPORTED_FEATURES.items()}
         writes.put(CLUSTER_KEY, ClusterRecord(cluster_id=command.cluster_id), mod_revision=0)
         writes.put(FEATURES_KEY, FeaturesRecord(levels=newest), mod_revision=0)
-    return Decision(writes.transactions(), command.cluster_id)
+    return Decision(writes.transactions(), image.cluster_id or command.cluster_id)
 
 
 def claim_controller(command: ClaimController, image: ClusterImage) -> Decision[int]:
+    """Refused while the controller's session lasts, and to who has no session of its own any more."""
+    if image.controller_id is not None:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, f"broker {image.controller_id} is the controller")
+    if image.session_epoch(command.broker_id) != command.broker_epoch:
+        raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"the session of broker {command.broker_id} is over")
     epoch = 1 if image.controller is None else image.controller.epoch + 1
+    record = ControllerRecord(broker_id=command.broker_id, epoch=epoch, broker_epoch=command.broker_epoch)
     writes = Writes()
-    record = ControllerRecord(broker_id=command.broker_id, epoch=epoch)
+    writes.expect(session_key(command.broker_id), image.mod_revisions[session_key(command.broker_id)])
     writes.put(CONTROLLER_KEY, record, mod_revision=image.mod_revisions.get(CONTROLLER_KEY, 0))
     return Decision(writes.transactions(), epoch)
 
 
-def register_broker(command: RegisterBroker, image: ClusterImage) -> Decision[int]:
-    """The broker's epoch is the store's revision: above that of every registration before."""
-    epoch = image.revision
-    writes = Writes()
-    for topic in image.topics.values():
-        for partition, state in enumerate(topic.partitions):
-            if command.broker_id in state.isr and state.leader in (command.broker_id, None):
-                elected = replace(
-                    state.record(),
-                    leader=command.broker_id,
-                    leader_epoch=state.leader_epoch + 1,
-                    partition_epoch=state.partition_epoch + 1,
-                )
-                writes.put(partition_key(topic.topic_id, partition), elected, mod_revision=state.mod_revision)
-    key = broker_key(command.broker_id)
-    record = BrokerRecord(
-        broker_id=command.broker_id,
-        epoch=epoch,
-        listeners=command.listeners,
-        host=command.host,
-        rack=command.rack,
-        directory_id=command.directory_id,
-    )
-    writes.put(key, record, mod_revision=image.mod_revisions.get(key, 0))
-    return Decision(writes.transactions(), epoch)
-
-
-def alter_partition(command: AlterPartition, image: ClusterImage) -> Decision[tuple[AcceptedIsr, ...]]:
-    broker = image.brokers.get(command.broker_id)
-    if broker is None or broker.epoch != command.broker_epoch:
+def alter_partition(
+    command: AlterPartition, image: ClusterImage, config: BrokerConfig
+) -> Decision[tuple[AcceptedIsr, ...]]:
+    if image.session_epoch(command.broker_id) != command.broker_epoch:
         raise BrokerError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"broker {command.broker_id} is not registered in epoch {command.broker_epoch}",
+            f"broker {command.broker_id} has no session with the epoch {command.broker_epoch}",
         )
     writes = Writes()
     results = []
     for proposed in command.partitions:
         outcome: int | BrokerError
         try:
-            outcome = _accept(command.broker_id, proposed, image, writes)
+            outcome = _accept(command.broker_id, proposed, image, config, writes)
         except BrokerError as error:
             outcome = error
         results.append(AcceptedIsr(proposed.topic_id, proposed.partition, outcome))
     return Decision(writes.transactions(), tuple(results))
 
 
-def _accept(proposer: BrokerId, proposed: ProposedIsr, image: ClusterImage, writes: Writes) -> int:
+def _accept(
+    proposer: BrokerId, proposed: ProposedIsr, image: ClusterImage, config: BrokerConfig, writes: Writes
+) -> int:
     topic, state = _find_partition(proposed, image)
     what = f"{topic.name}-{proposed.partition}"
     if proposed.leader_epoch < state.leader_epoch:
@@ -118,11 +95,13 @@ def _accept(proposer: BrokerId, proposed: ProposedIsr, image: ClusterImage, writ
         raise BrokerError(ErrorCode.INVALID_UPDATE_VERSION, f"{what} is in partition epoch {state.partition_epoch}")
     if proposer not in proposed.isr or len(set(proposed.isr)) != len(proposed.isr):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{list(proposed.isr)} is no in-sync set with its leader once")
-    for broker_id in proposed.isr:
-        if broker_id not in state.replicas or broker_id not in image.brokers:
+    serving = image.serving()
+    for broker_id in set(proposed.isr) - set(state.isr):
+        if broker_id not in state.replicas or broker_id not in serving:
             raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} cannot be in sync for {what}")
     epoch = state.partition_epoch + 1
-    accepted = replace(state.record(), isr=proposed.isr, partition_epoch=epoch)
+    eligible = still_eligible(state, proposed.isr, topic_rules(topic.configs, config))
+    accepted = replace(state.record(), isr=proposed.isr, eligible=eligible, partition_epoch=epoch)
     writes.put(partition_key(topic.topic_id, proposed.partition), accepted, mod_revision=state.mod_revision)
     return epoch
 

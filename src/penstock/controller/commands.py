@@ -11,8 +11,7 @@ from enum import IntEnum
 from typing import Generic, TypeVar
 
 from penstock.core.errors import BrokerError
-from penstock.core.ids import BrokerId, LeaderEpoch, ProducerId, TopicId
-from penstock.metadata.records import Endpoint
+from penstock.core.ids import BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition
 
 Reply_co = TypeVar("Reply_co", covariant=True)
 
@@ -161,14 +160,16 @@ class AlterConfigs(Command[tuple[AlterConfigsResult, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterBroker(Command[int]):
-    """A broker has started; the reply is its broker epoch. It leads again what it led, in a new leader epoch."""
+class ElectedPartition:
+    """`leader` is None where nobody can lead."""
 
-    broker_id: BrokerId
-    listeners: tuple[Endpoint, ...]
-    host: str
-    rack: str | None = None
-    directory_id: str = ""
+    topic_partition: TopicPartition
+    leader: BrokerId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reconcile(Command[tuple[ElectedPartition, ...]]):
+    """Make partitions fit the brokers that are alive; the reply names those that changed leaders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +212,17 @@ class AllocateProducerIds(Command[ProducerIdBlock]):
 
 @dataclass(frozen=True, slots=True)
 class InitializeCluster(Command[str]):
-    """Give a new store this cluster id; the reply is the id in force. Refused when the store is another cluster's."""
+    """Give a new store this cluster id; the reply is the id in force."""
 
     cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimController(Command[int]):
-    """Become the controller; the reply is the controller epoch."""
+    """Become the controller, where there is none; the reply is the controller epoch."""
 
     broker_id: BrokerId
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)

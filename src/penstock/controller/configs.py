@@ -21,6 +21,7 @@ from penstock.controller.commands import (
     ResourceType,
 )
 from penstock.controller.decision import Decision, Writes
+from penstock.controller.elections import forget_eligible
 from penstock.core.config import BrokerConfig, validate_broker_config
 from penstock.core.config_keys import BROKER_KEYS
 from penstock.core.config_values import ConfigError, ConfigType, Key
@@ -30,6 +31,8 @@ from penstock.core.log_keys import TOPIC_KEYS
 from penstock.core.topic_config import topic_config_entry, validate_topic_overrides
 from penstock.metadata.image import ClusterImage, Configs, TopicImage
 from penstock.metadata.records import BrokerConfigsRecord, broker_configs_key, topic_key
+
+MIN_ISR = "min.insync.replicas"
 
 ValueOf = Callable[[str], str | None]
 
@@ -93,6 +96,8 @@ def _alter_topic(
     configs = _altered(alteration, topic.configs, TOPIC_KEYS, value_in_force)
     validate_topic_overrides(configs, config)
     if configs != topic.configs:
+        if configs.get(MIN_ISR) != topic.configs.get(MIN_ISR):
+            forget_eligible(topic, writes)
         writes.put(topic_key(topic.name), replace(topic.record(), configs=configs), mod_revision=topic.mod_revision)
 
 

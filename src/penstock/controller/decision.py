@@ -37,6 +37,10 @@ class Writes:
         self._deletes: list[str] = []
         self._bytes = 0
 
+    def expect(self, key: str, mod_revision: int) -> None:
+        """The next write happens only if this key, which is not written itself, was last written at that revision."""
+        self._make_room(key, mod_revision, 0)
+
     def put(self, key: str, record: records.VersionedRecord, mod_revision: int | None = None) -> None:
         value = records.encode(record)
         self._make_room(key, mod_revision, len(value))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from penstock.controller import brokers, configs, topics
+from penstock.controller import brokers, configs, elections, topics
 from penstock.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
@@ -20,7 +20,7 @@ from penstock.controller.commands import (
     CreateTopics,
     DeleteTopics,
     InitializeCluster,
-    RegisterBroker,
+    Reconcile,
     RemoveUnclaimedPartitions,
 )
 from penstock.controller.decision import Decision
@@ -50,11 +50,11 @@ def _decide(command: object, image: ClusterImage, config: BrokerConfig, seed: by
         case AlterConfigs():
             return configs.alter_configs(command, image, config)
         case AlterPartition():
-            return brokers.alter_partition(command, image)
+            return brokers.alter_partition(command, image, config)
         case AllocateProducerIds():
             return brokers.allocate_producer_ids(image)
-        case RegisterBroker():
-            return brokers.register_broker(command, image)
+        case Reconcile():
+            return elections.reconcile(image, config)
         case ClaimController():
             return brokers.claim_controller(command, image)
         case InitializeCluster():

@@ -7,7 +7,7 @@ crash in between leaves partitions that belong to nobody, never a topic that lac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -29,7 +29,7 @@ from penstock.controller.commands import (
 from penstock.controller.decision import Decision, Writes
 from penstock.controller.placement import Candidate, place
 from penstock.controller.topic_names import NamesInUse, check_topic_name
-from penstock.core.config import BrokerConfig
+from penstock.core.config import BrokerConfig, ConfigSource
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, topic_id_to_text
 from penstock.core.topic_config import validate_topic_overrides
@@ -66,7 +66,7 @@ def create_topics(
             results.append(CreateTopicResult(topic.name, error))
     writes = Writes()
     if not command.validate_only:
-        _write_topics(writes, [plan for plan in plans if plan.topic_id not in image.topics_by_id])
+        _write_topics(writes, [plan for plan in plans if plan.topic_id not in image.topics_by_id], image.serving())
     return Decision(writes.transactions(), tuple(results))
 
 
@@ -74,9 +74,9 @@ def _created(plan: _Plan) -> CreatedTopic:
     return CreatedTopic(plan.topic_id, len(plan.partitions), len(plan.partitions[0]), plan.configs)
 
 
-def _write_topics(writes: Writes, plans: Sequence[_Plan]) -> None:
+def _write_topics(writes: Writes, plans: Sequence[_Plan], serving: Mapping[BrokerId, int]) -> None:
     for plan in plans:
-        _write_partitions(writes, plan.topic_id, 0, plan.partitions)
+        _write_partitions(writes, plan.topic_id, 0, plan.partitions, serving)
     for plan in plans:
         record = TopicRecord(
             name=plan.name,
@@ -87,9 +87,13 @@ def _write_topics(writes: Writes, plans: Sequence[_Plan]) -> None:
         writes.put(topic_key(plan.name), record, mod_revision=0)
 
 
-def _write_partitions(writes: Writes, topic_id: TopicId, first: int, partitions: Iterable[Replicas]) -> None:
+def _write_partitions(
+    writes: Writes, topic_id: TopicId, first: int, partitions: Iterable[Replicas], serving: Mapping[BrokerId, int]
+) -> None:
+    """New and empty, so every replica whose broker serves is in sync."""
     for partition, replicas in enumerate(partitions, first):
-        record = PartitionRecord(replicas=replicas, isr=replicas, leader=replicas[0])
+        isr = tuple(replica for replica in replicas if replica in serving)
+        record = PartitionRecord(replicas=replicas, isr=isr, leader=isr[0], leader_broker_epoch=serving[isr[0]])
         writes.put(partition_key(topic_id, partition), record)
 
 
@@ -120,6 +124,7 @@ class _Planning:
         if configs is None:
             configs = self._known_configs[topic.configs] = _checked_configs(topic.configs, self._config)
         self._names_in_use.take(topic.name)
+        configs = _with_min_isr(configs, len(partitions[0]), self._config)
         return _Plan(topic.name, topic_id, partitions, configs)
 
     def _partitions(self, topic: NewTopic, placement_seed: int) -> Sequence[Replicas]:
@@ -184,20 +189,27 @@ def _topic_id(seed: bytes, index: int) -> TopicId:
 
 
 def _candidates(image: ClusterImage) -> list[Candidate]:
-    return [Candidate(broker.broker_id, broker.host, broker.rack) for broker in image.brokers.values()]
+    serving = image.serving()
+    return [
+        Candidate(broker.broker_id, broker.host, broker.rack)
+        for broker in image.brokers.values()
+        if broker.broker_id in serving
+    ]
 
 
 def _check_replication_factor(factor: int, image: ClusterImage) -> None:
     if factor <= 0:
         raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"a partition has at least one replica, not {factor}")
-    if factor > len(image.brokers):
+    brokers = len(image.serving())
+    if factor > brokers:
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {factor} needs as many brokers, and the cluster has {len(image.brokers)}",
+            f"a replication factor of {factor} needs as many brokers, and {brokers} are serving",
         )
 
 
 def _check_assignments(partitions: Iterable[Replicas], factor: int, image: ClusterImage) -> None:
+    serving = image.serving().keys()
     for replicas in partitions:
         if not replicas or len(replicas) != factor:
             raise BrokerError(
@@ -208,6 +220,20 @@ def _check_assignments(partitions: Iterable[Replicas], factor: int, image: Clust
         for broker_id in replicas:
             if broker_id not in image.brokers:
                 raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {broker_id}")
+        if serving.isdisjoint(replicas):
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"no broker of {list(replicas)} is serving")
+
+
+def _with_min_isr(configs: dict[str, str], replication_factor: int, config: BrokerConfig) -> dict[str, str]:
+    """A replicated topic has its own min.insync.replicas from the start, the same on every broker (elections.py).
+
+    Two of three replicas is what keeps acknowledged records when a broker is lost, and goes on without it.
+    """
+    if replication_factor == 1 or "min.insync.replicas" in configs:
+        return configs
+    default = config.entry("min.insync.replicas")
+    is_chosen = default.source is not ConfigSource.DEFAULT_CONFIG or replication_factor < 3
+    return {**configs, "min.insync.replicas": str(default.value) if is_chosen else "2"}
 
 
 def _checked_configs(configs: Overrides, config: BrokerConfig) -> dict[str, str]:
@@ -280,7 +306,7 @@ def create_partitions(
             results.append(CreatePartitionsResult(wanted.name, error))
     writes = Writes()
     if not command.validate_only:
-        _write_additions(writes, additions)
+        _write_additions(writes, additions, image.serving())
     return Decision(writes.transactions(), tuple(results))
 
 
@@ -308,9 +334,11 @@ def _added_partitions(
     return wanted.assignments
 
 
-def _write_additions(writes: Writes, additions: Sequence[tuple[TopicImage, Sequence[Replicas]]]) -> None:
+def _write_additions(
+    writes: Writes, additions: Sequence[tuple[TopicImage, Sequence[Replicas]]], serving: Mapping[BrokerId, int]
+) -> None:
     for topic, added in additions:
-        _write_partitions(writes, topic.topic_id, len(topic.partitions), added)
+        _write_partitions(writes, topic.topic_id, len(topic.partitions), added, serving)
     for topic, added in additions:
         record = replace(topic.record(), partition_count=len(topic.partitions) + len(added))
         writes.put(topic_key(topic.name), record, mod_revision=topic.mod_revision)

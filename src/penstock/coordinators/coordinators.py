@@ -53,7 +53,7 @@ class Coordinators(Generic[M]):
 
     # Following
 
-    def opened(self, partition: Partition) -> None:
+    def began_leading(self, partition: Partition) -> None:
         """This broker leads the partition from now on."""
         if partition.topic_partition.topic == self.topic and not self._closed:
             self._shards[partition.topic_partition.partition] = self._new_shard(partition)
@@ -61,7 +61,7 @@ class Coordinators(Generic[M]):
     def _new_shard(self, partition: Partition) -> Shard[M]:
         raise NotImplementedError
 
-    def removed(self, partition: Partition) -> None:
+    def stopped_leading(self, partition: Partition) -> None:
         if partition.topic_partition.topic == self.topic:
             shard = self._shards.pop(partition.topic_partition.partition, None)
             if shard is not None:

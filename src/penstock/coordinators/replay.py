@@ -34,8 +34,8 @@ async def replay(partition: Partition, machine: Machine, files: Files, metrics: 
     while offset < partition.log.log_end_offset:
         if offset >= partition.high_watermark.offset:
             # Written before a crash and not yet flushed: it is answered from only when it is committed.
-            if partition.offline is not None:
-                raise partition.offline
+            if partition.refusal is not None:
+                raise partition.refusal
             await asyncio.sleep(POLL_COMMITTED_S)
             continue
         offset = await files.run(_replay_chunk, partition, offset, machine, metrics)

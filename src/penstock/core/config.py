@@ -144,6 +144,10 @@ class BrokerConfig:
         assert isinstance(value, str), name
         return value
 
+    def optional_int(self, name: builtins.str) -> builtins.int | None:
+        """As `int`, for a key that may have no value."""
+        return None if self._values[name] is None else self.int(name)
+
     def optional_str(self, name: builtins.str) -> builtins.str | None:
         """As `str`, for a key that may have no value."""
         return None if self._values[name] is None else self.str(name)

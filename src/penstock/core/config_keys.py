@@ -15,7 +15,31 @@ from penstock.core.transaction_keys import TRANSACTION_KEYS
 BOOL, STRING, INT, LONG, LIST = ConfigType.BOOL, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
 
 _IDENTITY_KEYS = (
-    Key("node.id", INT, 1, at_least=0, doc="The broker's number in the cluster; no two brokers share one."),
+    Key(
+        "node.id",
+        INT,
+        None,
+        at_least=0,
+        kafka_default="",
+        doc="The broker's number in the cluster; no two brokers share one. Without it a new broker is given the lowest "
+        "that is free, which is kept in its data directory.",
+    ),
+    Key(
+        "broker.session.timeout.ms",
+        INT,
+        3 * SECOND_MS,
+        at_least=500,
+        kafka_default="9000",
+        doc="A broker that is not heard of for so long is taken for dead, and others lead what it led. "
+        "etcd prolongs what is below two seconds.",
+    ),
+    Key(
+        "penstock.handover.timeout.ms",
+        INT,
+        10 * SECOND_MS,
+        at_least=0,
+        doc="How long a broker that stops waits for others to lead what it leads.",
+    ),
     Key(
         "broker.rack",
         STRING,

@@ -38,13 +38,13 @@ class ClusterView:
         self.brokers = [
             ReachableBroker(broker.broker_id, endpoint, broker.rack)
             for broker in image.brokers.values()
-            if (endpoint := broker.listener(listener)) is not None
+            if broker.broker_id in image.sessions and (endpoint := broker.listener(listener)) is not None
         ]
         self._led_by = {broker.broker_id: Leadership(ErrorCode.NONE, broker.broker_id) for broker in self.brokers}
 
     def leadership(self, partition: PartitionImage) -> Leadership:
         leader = partition.leader
-        if leader is None or leader not in self.image.brokers:
+        if leader is None or self.image.session_epoch(leader) != partition.leader_broker_epoch:
             return _LEADER_NOT_AVAILABLE
         return self._led_by.get(leader, _LISTENER_NOT_FOUND)
 

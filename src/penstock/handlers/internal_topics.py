@@ -35,7 +35,7 @@ def new_topic(name: str, broker: Broker) -> NewTopic:
     if prefix is None:
         return NewTopic(name)
     config = broker.config
-    replicas = min(config.int(f"{prefix}.replication.factor"), max(1, len(broker.image.brokers)))
+    replicas = min(config.int(f"{prefix}.replication.factor"), max(1, len(broker.image.serving())))
     configs = [
         ("cleanup.policy", "compact"),
         ("compression.type", "producer"),

@@ -26,6 +26,8 @@ from penstock.metadata.records import (
     InvalidMetadata,
     PartitionRecord,
     ProducerIdsRecord,
+    SessionRecord,
+    SessionState,
     TopicRecord,
 )
 from penstock.metadata.store import Change, Changes, Snapshot
@@ -51,6 +53,8 @@ class PartitionImage:
     partition_epoch: int
     state: str
     mod_revision: int
+    leader_broker_epoch: int = 0
+    eligible: tuple[BrokerId, ...] = ()
 
     def record(self) -> PartitionRecord:
         """What the store has under the partition's key."""
@@ -61,6 +65,8 @@ class PartitionImage:
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,
             state=self.state,
+            leader_broker_epoch=self.leader_broker_epoch,
+            eligible=self.eligible,
         )
 
 
@@ -105,6 +111,7 @@ class ImageDelta:
     topic_configs_changed: tuple[TopicImage, ...] = ()
     partitions_changed: tuple[PartitionChange, ...] = ()
     brokers_changed: bool = False
+    sessions_changed: bool = False
     broker_configs_changed: bool = False
     others_changed: bool = False
 
@@ -117,7 +124,10 @@ NO_CHANGE = ImageDelta()
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """`mod_revisions` has every stored key apart from those of topics and partitions, which carry their own."""
+    """`brokers` are all that ever registered, `sessions` those that are alive.
+
+    `mod_revisions` has every stored key apart from those of topics and partitions, which carry their own.
+    """
 
     revision: int = 0
     cluster_id: str | None = None
@@ -127,13 +137,31 @@ class ClusterImage:
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=_nothing)
     unclaimed_partitions: Mapping[TopicId, Mapping[int, PartitionImage]] = field(default_factory=_nothing)
     brokers: Mapping[BrokerId, BrokerRecord] = field(default_factory=_nothing)
+    sessions: Mapping[BrokerId, SessionRecord] = field(default_factory=_nothing)
     broker_configs: Mapping[BrokerId | None, Configs] = field(default_factory=_nothing)
     next_producer_id: int = 0
     mod_revisions: Mapping[str, int] = field(default_factory=_nothing)
 
     @property
     def controller_id(self) -> BrokerId | None:
-        return None if self.controller is None else self.controller.broker_id
+        """Who decides at present; nobody, once the controller's session is over."""
+        controller = self.controller
+        if controller is None or self.session_epoch(controller.broker_id) != controller.broker_epoch:
+            return None
+        return controller.broker_id
+
+    def session_epoch(self, broker_id: BrokerId) -> int | None:
+        """The broker epoch of a broker that is alive."""
+        session = self.sessions.get(broker_id)
+        return None if session is None else session.epoch
+
+    def serving(self) -> dict[BrokerId, int]:
+        """The broker epochs of all that may hold and lead partitions."""
+        return {
+            session.broker_id: session.epoch
+            for session in self.sessions.values()
+            if session.state is SessionState.SERVING
+        }
 
     def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
         return self.topics_by_id.get(topic_id)
@@ -175,6 +203,7 @@ class _Fold:
         self._topics: dict[str, tuple[TopicRecord, int] | None] = {}
         self._partitions: dict[TopicId, dict[int, PartitionImage | None]] = {}
         self._brokers = dict(image.brokers)
+        self._sessions = dict(image.sessions)
         self._broker_configs = dict(image.broker_configs)
         self._mod_revisions = dict(image.mod_revisions)
         self._cluster_id = image.cluster_id
@@ -205,6 +234,9 @@ class _Fold:
         if key.startswith(records.BROKERS_PREFIX):
             broker_id = BrokerId(int(key.removeprefix(records.BROKERS_PREFIX)))
             _set(self._brokers, broker_id, _decoded(BrokerRecord, change))
+        elif key.startswith(records.SESSIONS_PREFIX):
+            broker_id = BrokerId(int(key.removeprefix(records.SESSIONS_PREFIX)))
+            _set(self._sessions, broker_id, _decoded(SessionRecord, change))
         elif key.startswith(records.BROKER_CONFIGS_PREFIX):
             broker_configs = _decoded(BrokerConfigsRecord, change)
             configs = None if broker_configs is None else broker_configs.configs
@@ -229,6 +261,7 @@ class _Fold:
             controller=self._controller,
             features=self._features,
             brokers=self._brokers,
+            sessions=self._sessions,
             broker_configs=self._broker_configs,
             next_producer_id=self._next_producer_id,
             mod_revisions=self._mod_revisions,
@@ -297,6 +330,8 @@ def _partition_image(change: Change) -> PartitionImage | None:
         partition_epoch=record.partition_epoch,
         state=record.state,
         mod_revision=change.mod_revision,
+        leader_broker_epoch=record.leader_broker_epoch,
+        eligible=record.eligible,
     )
 
 
@@ -332,6 +367,7 @@ def _delta(old: ClusterImage, new: ClusterImage, names: Iterable[str]) -> ImageD
         topic_configs_changed=tuple(reconfigured),
         partitions_changed=tuple(partitions),
         brokers_changed=old.brokers != new.brokers,
+        sessions_changed=old.sessions != new.sessions,
         broker_configs_changed=old.broker_configs != new.broker_configs,
         others_changed=_others(old) != _others(new),
     )

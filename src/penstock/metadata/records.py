@@ -10,6 +10,7 @@ that is created anew can never pick up a predecessor's partitions.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -35,10 +36,14 @@ class ClusterRecord(VersionedRecord, frozen=True, kw_only=True):
 
 
 class ControllerRecord(VersionedRecord, frozen=True, kw_only=True):
-    """Who decides. Every write of a controller expects this key unchanged, so a deposed one cannot write."""
+    """Who decides, for as long as its session of that broker epoch lasts.
+
+    Every write of a controller expects this key unchanged, so a deposed one cannot write.
+    """
 
     broker_id: BrokerId
     epoch: int
+    broker_epoch: int = 0
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +69,26 @@ class BrokerRecord(VersionedRecord, frozen=True, kw_only=True):
         return next((listener for listener in self.listeners if listener.name == name), None)
 
 
+class SessionState(StrEnum):
+    """Starting brokers read their logs, serving ones may lead, stopping ones give away what they lead."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+
+
+class SessionRecord(VersionedRecord, frozen=True, kw_only=True):
+    """A broker that is alive. The key is attached to the broker's lease, and goes with it.
+
+    `epoch` is that of the registration; `directory_id` tells a broker that comes back from another with the same id.
+    """
+
+    broker_id: BrokerId
+    epoch: int
+    state: SessionState
+    directory_id: str = ""
+
+
 class TopicRecord(VersionedRecord, frozen=True, kw_only=True):
     """Makes partitions 0 to `partition_count` - 1 of `topic_id` visible under a name.
 
@@ -81,7 +106,9 @@ class TopicRecord(VersionedRecord, frozen=True, kw_only=True):
 class PartitionRecord(VersionedRecord, frozen=True, kw_only=True):
     """Who holds a partition. The leader epoch rises per leader, the partition epoch with every change.
 
-    `state` is "active", or "retired" for a partition that takes no new records.
+    A leader leads while its session of `leader_broker_epoch` lasts: after a restart it has to be elected again.
+    `eligible` replicas left the in-sync set when it became too small to commit anything, so they still hold everything
+    that is committed (KIP-966). `state` is "active", or "retired" for a partition that takes no new records.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -90,6 +117,8 @@ class PartitionRecord(VersionedRecord, frozen=True, kw_only=True):
     leader_epoch: int = 0
     partition_epoch: int = 0
     state: str = "active"
+    leader_broker_epoch: int = 0
+    eligible: tuple[BrokerId, ...] = ()
 
 
 class ProducerIdsRecord(VersionedRecord, frozen=True, kw_only=True):
@@ -160,6 +189,7 @@ CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"
 PRODUCER_IDS_KEY = "producer-ids"
 BROKERS_PREFIX = "brokers/"
+SESSIONS_PREFIX = "sessions/"
 BROKER_CONFIGS_PREFIX = "broker-configs/"
 TOPICS_PREFIX = "topics/"
 PARTITIONS_PREFIX = "partitions/"
@@ -169,6 +199,10 @@ _ALL_BROKERS = "default"
 
 def broker_key(broker_id: BrokerId) -> str:
     return f"{BROKERS_PREFIX}{broker_id}"
+
+
+def session_key(broker_id: BrokerId) -> str:
+    return f"{SESSIONS_PREFIX}{broker_id}"
 
 
 def broker_configs_key(broker_id: BrokerId | None) -> str:

@@ -17,7 +17,14 @@ from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, TopicPartition
 from penstock.core.metrics import CleanerMetrics, TopicMetrics
 from penstock.core.topic_config import TopicConfig, topic_config
-from penstock.metadata.image import ClusterImage, ImageDelta, PartitionChange, PartitionImage, TopicImage
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    ClusterImage,
+    ImageDelta,
+    PartitionChange,
+    PartitionImage,
+    TopicImage,
+)
 from penstock.replication.partition import Partition
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
@@ -39,8 +46,8 @@ Partitions = list[Partition | None]
 class PartitionListener(Protocol):
     """Whoever runs on top of partitions: told when this broker begins to lead one, and when it does no more."""
 
-    def opened(self, partition: Partition) -> None: ...
-    def removed(self, partition: Partition) -> None: ...
+    def began_leading(self, partition: Partition) -> None: ...
+    def stopped_leading(self, partition: Partition) -> None: ...
 
 
 class ReplicaManager:
@@ -50,6 +57,7 @@ class ReplicaManager:
         config: Callable[[], BrokerConfig],
         data: DataDirectory,
         *,
+        session_epoch: Callable[[], int | None],
         tick: Tick,
         flusher: Flusher,
         files: Files,
@@ -64,11 +72,13 @@ class ReplicaManager:
         self._broker_id = broker_id
         self._config = config
         self._data = data
+        self._session_epoch = session_epoch
         self._tick = tick
         self._flusher = flusher
         self._files = files
         self._tasks = tasks
         self._clock = clock
+        self._image = EMPTY_IMAGE
         self._changes: deque[tuple[ClusterImage, ImageDelta]] = deque()
         self._checkpointing = asyncio.Lock()
         self._to_delete: list[TopicPartition] = []
@@ -108,7 +118,12 @@ class ReplicaManager:
     # Following the image
 
     async def start(self, image: ClusterImage) -> None:
-        """Open the log of every partition that the image gives this broker; a directory of no topic is set aside."""
+        """Open the log of every partition that the image gives this broker; a directory of no topic is set aside.
+
+        Changes that `follow` hears of meanwhile are carried out afterwards.
+        """
+        self._image = image
+        self._is_carrying_out = True
         configs = {topic.name: LogConfig.of(self._topic_config(topic)) for topic in image.topics.values()}
 
         def claim(topic_partition: TopicPartition, topic_id: TopicId | None) -> LogConfig | None:
@@ -126,13 +141,19 @@ class ReplicaManager:
         await self._flusher.drain()
         for path in await self._files.run(self._data.deleted):
             self._tasks.spawn(self._remove_files(path), name="remove-deleted")
+        self._tasks.spawn(self._carry_out(), name="follow-image")
 
     def follow(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """What is only a decision happens at once; what needs the disk, in the order of the images."""
+        self._image = new
         for topic in delta.topics_deleted:
             self._remove(topic)
         for topic in new.topics.values() if delta.broker_configs_changed else delta.topic_configs_changed:
             self._configure(topic)
+        if delta.sessions_changed and old.session_epoch(self._broker_id) != new.session_epoch(self._broker_id):
+            self._leave_what_was_led_before(new)
+        for change in delta.partitions_changed:
+            self._change(change)
         self._changes.append((new, delta))
         self._caught_up.clear()
         if not self._is_carrying_out:
@@ -153,7 +174,7 @@ class ReplicaManager:
                     for topic in delta.topics_deleted
                     for index in range(len(topic.partitions))
                 ]
-                self._to_open += self._apply(image, delta)
+                self._to_open += _added(image, delta)
             try:
                 await self._delete_files()
                 await self._open_next()
@@ -172,19 +193,6 @@ class ReplicaManager:
             if topic.topic_id not in self._removed:
                 await self._open([(topic, index)], {})
             self._to_open.pop(0)
-
-    def _apply(self, image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
-        """Changes of what is there; returns what is to be added."""
-        added = []
-        for change in delta.partitions_changed:
-            topic = image.topics.get(change.topic_partition.topic)
-            if topic is None or topic.topic_id != change.topic_id:
-                continue
-            if change.before is None:
-                added.append((topic, change.topic_partition.partition))
-            else:
-                self._change(change)
-        return added
 
     async def _open(self, wanted: list[tuple[TopicImage, int]], found: Mapping[TopicPartition, Log]) -> None:
         """Make the partitions findable, with the log that was found or with a new one."""
@@ -206,7 +214,7 @@ class ReplicaManager:
             if topic.topic_id in self._removed:
                 opened.delete()  # meanwhile; its files go with the change that is next in line
                 continue
-            self._add(topic, index, image, opened, config)
+            self._add(topic, index, opened, config)
 
     def _has(self, topic_id: TopicId, index: int) -> bool:
         partitions = self.by_id.get(topic_id, [])
@@ -259,15 +267,13 @@ class ReplicaManager:
             {each.topic_partition: each.high_watermark.offset for each in partitions},
         )
 
-    def _add(self, topic: TopicImage, index: int, image: PartitionImage, opened: Log, config: TopicConfig) -> None:
+    def _add(self, topic: TopicImage, index: int, opened: Log, config: TopicConfig) -> None:
         partition = Partition(
             TopicPartition(topic.name, index),
             topic.topic_id,
             opened,
             config,
             broker_id=self._broker_id,
-            leader_epoch=image.leader_epoch,
-            isr=tuple(image.isr),
             tick=self._tick,
             flusher=self._flusher,
             tasks=self._tasks,
@@ -278,16 +284,44 @@ class ReplicaManager:
             partitions = self.by_name[topic.name.encode()] = self.by_id[topic.topic_id] = []
         partitions.extend([None] * (index + 1 - len(partitions)))
         partitions[index] = partition
-        for listener in self._listeners:
-            listener.opened(partition)
+        # By now the image may say something else than when it was decided to open this partition.
+        current = self._image.topics_by_id.get(topic.topic_id, topic)
+        self._take_role(partition, current.partitions[index])
 
     def _change(self, change: PartitionChange) -> None:
-        partitions = self.by_id.get(change.topic_id)
-        if partitions is None:
-            return
-        partition = partitions[change.topic_partition.partition]
+        """Of a partition that is there; one that is about to be added looks at the image itself."""
+        partitions = self.by_id.get(change.topic_id, ())
+        index = change.topic_partition.partition
+        partition = partitions[index] if index < len(partitions) else None
         if partition is not None:
-            partition.leader_epoch = change.after.leader_epoch
+            self._take_role(partition, change.after)
+
+    def _take_role(self, partition: Partition, image: PartitionImage) -> None:
+        """Leading is for one session: the epoch of a session that is over gives no right to it."""
+        leads = image.leader == self._broker_id and image.leader_broker_epoch == self._session_epoch()
+        was_led = partition.is_led
+        if leads:
+            partition.lead(image.leader_epoch, image.isr)
+            if not was_led and partition.is_led:
+                self._tell(partition, began=True)
+        else:
+            if was_led:
+                self._tell(partition, began=False)
+            partition.stop_leading(image.leader_epoch)
+
+    def _leave_what_was_led_before(self, image: ClusterImage) -> None:
+        """This broker's session is another one now, or none."""
+        for topic in image.topics.values():
+            for index, partition in enumerate(self.by_id.get(topic.topic_id, ())):
+                if partition is not None and index < len(topic.partitions):
+                    self._take_role(partition, topic.partitions[index])
+
+    def _tell(self, partition: Partition, *, began: bool) -> None:
+        for listener in self._listeners:
+            if began:
+                listener.began_leading(partition)
+            else:
+                listener.stopped_leading(partition)
 
     def _remove(self, topic: TopicImage) -> None:
         """Deleted: gone for clients now, its files a little later."""
@@ -300,8 +334,8 @@ class ReplicaManager:
         gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
         for partition in partitions:
             if partition is not None:
-                for listener in self._listeners:
-                    listener.removed(partition)
+                if partition.is_led:
+                    self._tell(partition, began=False)
                 partition.fail(gone)
                 partition.log.delete()
                 self._removed_logs.append(partition.log)
@@ -314,6 +348,15 @@ class ReplicaManager:
         for partition in self.by_id.get(topic.topic_id, ()):
             if partition is not None:
                 partition.configure(config)
+
+
+def _added(image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
+    added = []
+    for change in delta.partitions_changed:
+        topic = image.topics.get(change.topic_partition.topic)
+        if change.before is None and topic is not None and topic.topic_id == change.topic_id:
+            added.append((topic, change.topic_partition.partition))
+    return added
 
 
 def pick(partitions: Partitions, index: int) -> Partition:

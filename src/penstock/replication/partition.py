@@ -1,4 +1,4 @@
-"""One partition as this broker leads it: its log, its in-sync replicas, and who waits for what.
+"""One partition on this broker: its log, and while this broker leads it, its in-sync replicas and who waits for what.
 
 What must stay true:
 
@@ -56,6 +56,10 @@ class _Append(NamedTuple):
     deadline_ms: float
 
 
+def _not_leading(topic_partition: TopicPartition) -> BrokerError:
+    return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic_partition}")
+
+
 class Partition:
     __slots__ = (
         "_broker_id",
@@ -81,6 +85,7 @@ class Partition:
         "log",
         "metrics",
         "offline",
+        "refusal",
         "topic_id",
         "topic_partition",
         "waiters",
@@ -94,8 +99,6 @@ class Partition:
         config: TopicConfig,
         *,
         broker_id: BrokerId,
-        leader_epoch: int,
-        isr: tuple[BrokerId, ...],
         tick: Tick,
         flusher: Flusher,
         tasks: TaskGroup,
@@ -105,15 +108,18 @@ class Partition:
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.log = log
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = -1
         self.metrics = metrics
+        # Why the log cannot be used any more.
         self.offline: BrokerError | None = None
+        # What whoever wants to read or write is told; None while this broker leads.
+        self.refusal: BrokerError | None = _not_leading(topic_partition)
         self.waiters: set[ParkedFetch] = set()
         self.admission = AdmissionLanes(tasks, str(topic_partition))
         # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
         # topic asks for.
         self.high_watermark: LogPosition = log.flushed_position if config.flush_messages == 1 else log.end_position
-        self._isr = Isr(isr, self.high_watermark.offset)
+        self._isr = Isr((broker_id,), self.high_watermark.offset)
         self._broker_id = broker_id
         self._tick = tick
         self._flusher = flusher
@@ -137,6 +143,32 @@ class Partition:
         self.log.config = LogConfig.of(config)
         self._is_plain = self.limits.is_plain and not self.is_internal
         self._stamps = config.is_log_append_time
+
+    # Leading
+
+    @property
+    def is_led(self) -> bool:
+        return self.refusal is None
+
+    def lead(self, leader_epoch: int, isr: tuple[BrokerId, ...]) -> None:
+        """This broker leads from now on, or goes on to lead in a later epoch or with other in-sync replicas."""
+        self.leader_epoch = leader_epoch
+        self._isr = Isr(isr, self.high_watermark.offset)
+        self.refusal = self.offline
+
+    def stop_leading(self, leader_epoch: int) -> None:
+        """Somebody else leads, or nobody. What is not committed yet may or may not be, in the end."""
+        self.leader_epoch = leader_epoch
+        if self._staged:
+            self._write()
+        self._refuse(self.offline or _not_leading(self.topic_partition))
+
+    def _refuse(self, error: BrokerError) -> None:
+        self.refusal = error
+        unacknowledged, self._unacknowledged = self._unacknowledged, deque()
+        for append in unacknowledged:
+            append.appender.failed(append.slot, error)
+        self.wake_waiters()
 
     def takes_as_it_is(self, batch: BatchHeader, now_ms: int) -> bool:
         """Whether a sound batch may be appended unchanged and unopened, now."""
@@ -171,8 +203,8 @@ class Partition:
         transaction_version: int = 0,
     ) -> None:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
-        if self.offline is not None:
-            raise self.offline
+        if self.refusal is not None:
+            raise self.refusal
         if acks == ACKS_ALL and len(self._isr.members) < self.config.min_insync_replicas:
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -242,6 +274,8 @@ class Partition:
 
     def _write(self) -> None:
         staged, self._staged = self._staged, []
+        if not staged:
+            return  # written when this broker stopped leading
         size, self._staged_bytes = self._staged_bytes, 0
         records, self._staged_records = self._staged_records, 0
         try:
@@ -341,10 +375,7 @@ class Partition:
     def fail(self, error: BrokerError) -> None:
         """The log can no longer be trusted to keep what it is given: nothing that waits is acknowledged any more."""
         self.offline = error
-        unacknowledged, self._unacknowledged = self._unacknowledged, deque()
-        for append in unacknowledged:
-            append.appender.failed(append.slot, error)
-        self.wake_waiters()
+        self._refuse(error)
 
     def wake_waiters(self) -> None:
         for waiter in list(self.waiters):
@@ -394,8 +425,8 @@ class Partition:
 
         Raises ColdRead when that would wait for the disk and `wait` is False; with `wait` it runs in a file thread.
         """
-        if self.offline is not None:
-            raise self.offline
+        if self.refusal is not None:
+            raise self.refusal
         if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -20,14 +20,14 @@ import sys
 from pathlib import Path
 
 from penstock import __version__
-from penstock.controller.commands import RegisterBroker
 from penstock.controller.producer_ids import ProducerIds
+from penstock.controller.registration import Registration
 from penstock.controller.service import ControllerService
 from penstock.coordinators.groups import GroupCoordinators
 from penstock.coordinators.transactions import TransactionCoordinators
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import BrokerId, TopicId, topic_id_to_text
+from penstock.core.ids import BrokerId
 from penstock.core.listeners import Listener as ListenerConfig
 from penstock.core.metrics import ApiMetrics
 from penstock.handlers.context import Broker
@@ -37,7 +37,7 @@ from penstock.handlers.registry import APIS
 from penstock.metadata.follower import Follower
 from penstock.metadata.image import ClusterImage, ImageDelta
 from penstock.metadata.open_store import open_store
-from penstock.metadata.records import Endpoint, InvalidMetadata
+from penstock.metadata.records import Endpoint, InvalidMetadata, SessionState
 from penstock.net.listener import ConnectionLimits, Listener
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
@@ -49,6 +49,8 @@ from penstock.runtime.syncs import Syncs
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
 from penstock.server.http import HttpServer
+from penstock.server.joining import join_cluster
+from penstock.server.session import BrokerSession
 from penstock.storage.flusher import Flusher
 from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
 
@@ -85,7 +87,6 @@ def run(config: BrokerConfig, ready_file: Path | None, *, hints: bool = False) -
 class Node:
     def __init__(self, config: BrokerConfig, ready_file: Path | None, *, hints: bool = False) -> None:
         self._static_config = self._config = config
-        self._node_id = BrokerId(config.int("node.id"))
         self._ready_file = ready_file
         self._hints = hints
         self._clock = SystemClock()
@@ -121,11 +122,14 @@ class Node:
         self._follower = Follower(self._store, self._tasks)
         self._follower.add_listener(self._configs_changed)
         await self._follower.start()
-        controller = ControllerService(self._store, self._follower, self._node_id, self._current_config)
-        cluster_id = self._follower.image.cluster_id or topic_id_to_text(TopicId(os.urandom(16)))
-        identity = await self._files.run(self._data.claim, cluster_id, self._node_id)
-        await controller.start(cluster_id)
-
+        self._session = BrokerSession(
+            self._store, self._follower, self._clock, self._static_config.int("broker.session.timeout.ms")
+        )
+        identity = await join_cluster(self._static_config, self._data, self._store, self._follower, self._files)
+        self._node_id = BrokerId(identity.node_id)
+        self._controller = ControllerService(
+            self._store, self._follower, self._node_id, self._current_config, lambda: self._session.epoch
+        )
         tick = Tick(asyncio.get_running_loop())
         self._syncs = Syncs(FLUSH_THREADS) if Syncs.are_there() else None
         self._flusher = Flusher(self._flushes, self._disk_failed, parallel=FLUSH_THREADS, syncs=self._syncs)
@@ -133,6 +137,7 @@ class Node:
             self._node_id,
             self._current_config,
             self._data,
+            session_epoch=lambda: self._session.epoch,
             tick=tick,
             flusher=self._flusher,
             files=self._files,
@@ -151,20 +156,29 @@ class Node:
         )
         self._partitions.add_listener(self._groups)
         self._partitions.add_listener(self._transactions)
-        broker = self._assemble(controller)
+        broker = self._assemble()
         pipeline = Pipeline(broker)
         self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
         self._http = HttpServer(lambda: _metrics(broker, self._listeners), self._unready_reason)
         self._bind_http()
-        await controller.ask(self._registration(identity.directory_id))
-        self._groups.start(self._follower.image)
-        await self._partitions.start(self._follower.image)
-        self._follower.add_listener(self._partitions.follow)
-        self._follower.add_listener(self._groups.follow)
+        await self._session.begin(self._registration(identity.directory_id))
+        self._tasks.spawn(self._session.keep(), name="session")
+        self._tasks.spawn(self._controller.campaign(), name="controller")
+        await self._open_logs()
         Housekeeping(self._partitions, self._current_config, self._files, self._tasks, self._clock).start()
         self._open_for_clients()
 
-    def _assemble(self, controller: ControllerService) -> Broker:
+    async def _open_logs(self) -> None:
+        """Only who has read its logs may lead; what a controller can elect is led when clients come."""
+        self._follower.add_listener(self._partitions.follow)
+        self._follower.add_listener(self._groups.follow)
+        self._groups.start(self._follower.image)
+        await self._partitions.start(self._follower.image)
+        await self._session.become(SessionState.SERVING)
+        await self._controller.take_part()
+        await self._partitions.caught_up()
+
+    def _assemble(self) -> Broker:
         config = self._config
         return Broker(
             node_id=self._node_id,
@@ -172,8 +186,8 @@ class Node:
             clock=self._clock,
             files=self._files,
             follower=self._follower,
-            controller=controller,
-            producer_ids=ProducerIds(controller),
+            controller=self._controller,
+            producer_ids=ProducerIds(self._controller),
             partitions=self._partitions,
             groups=self._groups,
             transactions=self._transactions,
@@ -217,10 +231,10 @@ class Node:
             receive_buffer_bytes=config.int("socket.receive.buffer.bytes"),
         )
 
-    def _registration(self, directory_id: str) -> RegisterBroker:
+    def _registration(self, directory_id: str) -> Registration:
         """What other brokers and clients need to find this one; a port of 0 has become a real one by now."""
         config = self._config
-        return RegisterBroker(
+        return Registration(
             broker_id=self._node_id,
             listeners=tuple(
                 Endpoint(name=each.name, host=each.host, port=each.port or listener.address[1])
@@ -307,6 +321,8 @@ class Node:
     async def _finish(self) -> None:
         self._state = "stopping"
         self._forget_ready_file()
+        if self._exit_code == 0:
+            await self._hand_over()
         for listener in self._listeners:
             listener.stop_accepting()
         self._transactions.close()
@@ -316,6 +332,7 @@ class Node:
             listener.close()
         await self._http.close()
         await self._tasks.stop()
+        await self._session.end()
         await self._follower.stop()
         await self._store.close()
         if self._exit_code == 0:
@@ -327,6 +344,27 @@ class Node:
         else:
             self._data.release()
         log.info("stopped", extra={"exit_code": self._exit_code})
+
+    async def _hand_over(self) -> None:
+        """Let others lead what this broker leads, before it goes; clients follow them and notice little."""
+        deadline_ms = self._clock.monotonic_ms() + self._config.int("penstock.handover.timeout.ms")
+        try:
+            await self._session.become(SessionState.STOPPING)
+        except BrokerError as error:
+            log.warning("stopping without handing over", extra={"reason": error.message})
+            return
+        while self._clock.monotonic_ms() < deadline_ms and self._can_hand_over():  # noqa: ASYNC110 - with a deadline
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    def _can_hand_over(self) -> bool:
+        """Whether something that this broker leads could be led by another."""
+        image = self._follower.image
+        others = image.serving().keys() - {self._node_id}
+        return bool(others) and any(
+            partition.leader == self._node_id and not others.isdisjoint(partition.isr)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        )
 
     async def _drain(self) -> None:
         """Answer what was asked: parked fetches now, appends when they are as durable as they must be."""

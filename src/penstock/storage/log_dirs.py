@@ -62,6 +62,7 @@ class DataDirectory:
         "broker_epoch",
         "failed",
         "meta",
+        "new_directory_id",
         "path",
         "was_clean",
         "without_id",
@@ -71,6 +72,8 @@ class DataDirectory:
         self.path = path
         self._lock_fd = lock_fd
         self.meta = checkpoints.read_meta_properties(path)
+        # What `claim` calls a directory that has no id yet.
+        self.new_directory_id = _new_directory_id()
         epoch = checkpoints.take_clean_shutdown(path)
         self.was_clean = epoch is not None
         # Of the broker that stopped cleanly, -1 if none did.
@@ -110,7 +113,7 @@ class DataDirectory:
         """Writes meta.properties into a new directory, checks it in an old one. Raises DirectoryRefused."""
         meta = self.meta
         if meta is None:
-            meta = MetaProperties(cluster_id, node_id, _new_directory_id())
+            meta = MetaProperties(cluster_id, node_id, self.new_directory_id)
             checkpoints.write_meta_properties(self.path, meta)
             self.meta = meta
         elif meta.cluster_id != cluster_id:

@@ -1,0 +1,154 @@
+"""Who leads a partition when brokers come and go.
+
+What must stay true:
+
+- A leader is elected among replicas that hold everything committed: the in-sync set, then the eligible replicas
+  (KIP-966). Any other replica leads only where the topic allows that records are lost (unclean.leader.election.enable).
+- A broker that is not serving leaves the in-sync set while another member serves. The last ones stay in it: they hold
+  everything, and wait for their broker.
+- While the in-sync set is too small to commit anything (min.insync.replicas), whoever leaves it stays eligible.
+- A decision depends on the present alone. What a controller missed, the next one finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from penstock.controller.commands import ElectedPartition
+from penstock.controller.decision import Decision, Writes
+from penstock.core.config import BrokerConfig
+from penstock.core.ids import BrokerId, TopicPartition
+from penstock.core.topic_config import topic_config
+from penstock.metadata.image import ClusterImage, PartitionImage, TopicImage
+from penstock.metadata.records import PartitionRecord, SessionState, partition_key
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The broker epochs of those that are alive: who may lead, and who still leads until somebody else can."""
+
+    serving: Mapping[BrokerId, int]
+    stopping: Mapping[BrokerId, int]
+
+    @staticmethod
+    def of(image: ClusterImage) -> Brokers:
+        stopping = {
+            each.broker_id: each.epoch for each in image.sessions.values() if each.state is SessionState.STOPPING
+        }
+        return Brokers(image.serving(), stopping)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    min_insync_replicas: int
+    allows_unclean: bool
+
+
+def reconcile(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[ElectedPartition, ...]]:
+    """Make every partition fit the brokers that are there. The reply names the partitions that change leaders."""
+    brokers = Brokers.of(image)
+    writes = Writes()
+    elected = []
+    for topic in image.topics.values():
+        rules: TopicRules | None = None
+        for index, partition in enumerate(topic.partitions):
+            if is_settled(partition, brokers):
+                continue
+            rules = rules or topic_rules(topic.configs, config)
+            record = fitted(partition, brokers, rules)
+            if record is None:
+                continue
+            writes.put(partition_key(topic.topic_id, index), record, mod_revision=partition.mod_revision)
+            if record.leader_epoch != partition.leader_epoch:
+                elected.append(ElectedPartition(TopicPartition(topic.name, index), record.leader))
+    return Decision(writes.transactions(), tuple(elected))
+
+
+def topic_rules(overrides: Mapping[str, str], config: BrokerConfig) -> TopicRules:
+    """Only what the topic itself says of min.insync.replicas counts here: brokers may differ in their defaults, and who
+    leads could commit with fewer replicas than the controller believes to be needed.
+    """
+    settings = topic_config(overrides, config)
+    is_certain = "min.insync.replicas" in overrides
+    return TopicRules(settings.min_insync_replicas if is_certain else 1, settings.unclean_leader_election_enable)
+
+
+def forget_eligible(topic: TopicImage, writes: Writes) -> None:
+    """Before a topic may commit with fewer replicas than it did: those who left then may lack something soon."""
+    for index, partition in enumerate(topic.partitions):
+        if partition.eligible:
+            record = replace(partition.record(), eligible=(), partition_epoch=partition.partition_epoch + 1)
+            writes.put(partition_key(topic.topic_id, index), record, mod_revision=partition.mod_revision)
+
+
+def is_settled(partition: PartitionImage, brokers: Brokers) -> bool:
+    """A short way past partitions that need nothing, which is most of them most of the time."""
+    leader = partition.leader
+    return (
+        leader is not None
+        and brokers.serving.get(leader) == partition.leader_broker_epoch
+        and all(member in brokers.serving for member in partition.isr)
+    )
+
+
+def fitted(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionRecord | None:
+    """The partition as these brokers can hold it; None when it is so already."""
+    serving = brokers.serving
+    isr = tuple(member for member in partition.isr if member in serving)
+    if not isr:
+        return _without_serving_members(partition, brokers, rules)
+    keeps_leader = partition.leader in isr and serving.get(partition.leader) == partition.leader_broker_epoch
+    leader = partition.leader if keeps_leader else _preferred(partition, isr)
+    return _changed(partition, leader, isr, still_eligible(partition, isr, rules), brokers)
+
+
+def _without_serving_members(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionRecord | None:
+    eligible = tuple(each for each in partition.eligible if each in brokers.serving)
+    if eligible:
+        elected = _preferred(partition, eligible)
+        return _changed(partition, elected, (elected,), still_eligible(partition, (elected,), rules), brokers)
+    leader = partition.leader
+    if leader is not None and brokers.stopping.get(leader) == partition.leader_broker_epoch:
+        return None  # nobody can take over: it leads to its end
+    others = tuple(each for each in partition.replicas if each in brokers.serving)
+    if rules.allows_unclean and others:
+        elected = _preferred(partition, others)
+        return _changed(partition, elected, (elected,), (), brokers)
+    return _changed(partition, None, partition.isr, partition.eligible, brokers)
+
+
+def _preferred(partition: PartitionImage, candidates: Collection[BrokerId]) -> BrokerId:
+    return next(replica for replica in partition.replicas if replica in candidates)
+
+
+def still_eligible(partition: PartitionImage, isr: tuple[BrokerId, ...], rules: TopicRules) -> tuple[BrokerId, ...]:
+    """Nothing is committed while the in-sync set is too small, so whoever held everything then still does."""
+    if len(isr) >= min(rules.min_insync_replicas, len(partition.replicas)):
+        return ()
+    held_everything = (*partition.isr, *partition.eligible)
+    return tuple(replica for replica in partition.replicas if replica in held_everything and replica not in isr)
+
+
+def _changed(
+    partition: PartitionImage,
+    leader: BrokerId | None,
+    isr: tuple[BrokerId, ...],
+    eligible: tuple[BrokerId, ...],
+    brokers: Brokers,
+) -> PartitionRecord | None:
+    broker_epoch = 0 if leader is None else brokers.serving[leader]
+    is_new_leader = (leader, broker_epoch) != (partition.leader, partition.leader_broker_epoch)
+    if not is_new_leader and (isr, eligible) == (partition.isr, partition.eligible):
+        return None
+    return replace(
+        partition.record(),
+        leader=leader,
+        leader_broker_epoch=broker_epoch,
+        leader_epoch=partition.leader_epoch + is_new_leader,
+        isr=isr,
+        eligible=eligible,
+        partition_epoch=partition.partition_epoch + 1,
+    )

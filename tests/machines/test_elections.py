@@ -1,0 +1,234 @@
+"""Who leads when brokers come and go, and what must hold whatever order they do it in."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.machines.controlled_cluster import ONE, THREE, TWO, ACluster
+
+from penstock.controller.commands import AlterOperation, AlterPartition, ProposedIsr, Reconcile
+from penstock.core.ids import BrokerId, LeaderEpoch
+from penstock.metadata.image import PartitionImage
+from penstock.metadata.records import SessionState
+
+ALL = (ONE, TWO, THREE)
+
+
+def a_cluster(min_isr: int = 2, **configs: str) -> ACluster:
+    """orders-0 on three brokers, led by the first."""
+    cluster = ACluster(*ALL)
+    overrides = {"min.insync.replicas": str(min_isr)} | {name.replace("_", "."): v for name, v in configs.items()}
+    cluster.create("orders", -1, -1, assignments=((0, ALL),), configs=tuple(overrides.items()))
+    return cluster
+
+
+def after(cluster: ACluster) -> PartitionImage:
+    cluster.ask(Reconcile())
+    return cluster.partition("orders")
+
+
+def test_given_a_leader_that_dies_then_the_next_in_sync_replica_leads_in_a_new_epoch() -> None:
+    cluster = a_cluster()
+    cluster.broker_dies(ONE)
+
+    partition = after(cluster)
+
+    assert (partition.leader, partition.isr, partition.eligible) == (TWO, (TWO, THREE), ())
+    assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
+    assert partition.leader_broker_epoch == cluster.image.session_epoch(TWO)
+
+
+def test_given_a_follower_that_dies_then_it_leaves_the_in_sync_set_and_the_leader_stays() -> None:
+    cluster = a_cluster()
+    cluster.broker_dies(THREE)
+
+    partition = after(cluster)
+
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (ONE, (ONE, TWO), 0)
+
+
+def test_given_a_leader_that_starts_again_then_it_has_to_be_elected_again() -> None:
+    cluster = a_cluster()
+    cluster.broker_starts(ONE, SessionState.STARTING)
+
+    partition = after(cluster)
+
+    assert (partition.leader, partition.isr) == (TWO, (TWO, THREE))
+
+
+def test_given_a_sole_replica_that_starts_again_at_once_then_it_leads_in_a_new_epoch() -> None:
+    cluster = ACluster(ONE)
+    cluster.create("orders")
+    epoch = cluster.broker_starts(ONE)
+
+    partition = after(cluster)
+
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (ONE, (ONE,), 1)
+    assert partition.leader_broker_epoch == epoch
+
+
+def test_given_too_few_in_sync_then_those_who_left_stay_eligible_and_lead_when_the_last_one_is_gone() -> None:
+    cluster = a_cluster()
+    cluster.broker_dies(THREE)
+    after(cluster)
+    cluster.broker_dies(TWO)
+
+    alone = after(cluster)
+    cluster.broker_dies(ONE)
+    nobody = after(cluster)
+    cluster.broker_starts(THREE)
+    still_nobody = after(cluster)
+    cluster.broker_starts(TWO)
+    eligible = after(cluster)
+
+    # Two and one could commit without three, so three may lack what they committed. One alone commits nothing.
+    assert (alone.leader, alone.isr, alone.eligible) == (ONE, (ONE,), (TWO,))
+    assert (nobody.leader, nobody.isr, nobody.eligible) == (None, (ONE,), (TWO,))
+    assert still_nobody.leader is None
+    assert (eligible.leader, eligible.isr, eligible.eligible) == (TWO, (TWO,), (ONE,))
+
+
+def test_given_a_topic_that_may_lose_records_when_nobody_else_is_left_then_any_replica_leads() -> None:
+    cluster = a_cluster(min_isr=1, unclean_leader_election_enable="true")
+    cluster.broker_dies(THREE)
+    after(cluster)
+    cluster.broker_dies(TWO)
+    after(cluster)
+    cluster.broker_dies(ONE)
+    after(cluster)
+    cluster.broker_starts(THREE)
+
+    partition = after(cluster)
+
+    assert (partition.leader, partition.isr, partition.eligible) == (THREE, (THREE,), ())
+
+
+def test_given_a_broker_that_stops_then_others_lead_first_and_what_nobody_else_can_lead_stays() -> None:
+    cluster = a_cluster()
+    cluster.create("alone", -1, -1, assignments=((0, (ONE,)),))
+    before = cluster.partition("alone")
+    cluster.broker_becomes(ONE, SessionState.STOPPING)
+
+    partition = after(cluster)
+
+    assert (partition.leader, partition.isr) == (TWO, (TWO, THREE))
+    assert cluster.partition("alone") == before
+
+
+def test_given_a_topic_that_may_commit_with_fewer_replicas_from_now_on_then_nobody_stays_eligible() -> None:
+    cluster = a_cluster()
+    cluster.broker_dies(THREE)
+    cluster.broker_dies(TWO)
+    before = after(cluster)
+
+    cluster.alter_topic("orders", ("min.insync.replicas", AlterOperation.SET, "1"))
+    cluster.broker_dies(ONE)
+    cluster.broker_starts(TWO)
+    partition = after(cluster)
+
+    assert before.eligible == (TWO, THREE)
+    assert (partition.leader, partition.isr, partition.eligible) == (None, (ONE,), ())
+
+
+def test_given_a_replicated_topic_when_created_then_it_says_itself_how_many_replicas_it_needs() -> None:
+    cluster = ACluster(*ALL)
+    chosen = ACluster(*ALL, min_insync_replicas="1")
+
+    assert cluster.create("three", 1, 3).configs == {"min.insync.replicas": "2"}
+    assert cluster.create("two", 1, 2).configs == {"min.insync.replicas": "1"}
+    assert cluster.create("one", 1, 1).configs == {}
+    assert cluster.create("said", 1, 3, configs=(("min.insync.replicas", "3"),)).configs["min.insync.replicas"] == "3"
+    assert chosen.create("three", 1, 3).configs == {"min.insync.replicas": "1"}
+
+
+def test_given_partitions_in_order_when_reconciled_then_nothing_is_written() -> None:
+    cluster = a_cluster()
+    before = cluster.transactions
+
+    after(cluster)
+
+    assert cluster.transactions == before
+
+
+class BrokersThatComeAndGo(RuleBasedStateMachine):
+    """With a model of who holds all that is committed: whoever is elected must."""
+
+    @initialize(min_isr=st.integers(1, 3))
+    def start(self, min_isr: int) -> None:
+        self.min_isr = min_isr
+        self.cluster = a_cluster(min_isr)
+        self.complete = set(ALL)
+
+    @rule(broker=st.sampled_from(ALL), state=st.sampled_from(SessionState))
+    def starts(self, broker: BrokerId, state: SessionState) -> None:
+        self.cluster.broker_starts(broker, state)
+
+    @rule(broker=st.sampled_from(ALL), state=st.sampled_from(SessionState))
+    def becomes(self, broker: BrokerId, state: SessionState) -> None:
+        if broker in self.cluster.image.sessions:
+            self.cluster.broker_becomes(broker, state)
+
+    @rule(broker=st.sampled_from(ALL))
+    def dies(self, broker: BrokerId) -> None:
+        if broker in self.cluster.image.sessions:
+            self.cluster.broker_dies(broker)
+
+    @rule()
+    def reconciles(self) -> None:
+        before = self.cluster.partition("orders")
+        partition = after(self.cluster)
+        assert partition.leader_epoch - before.leader_epoch in (0, 1)
+        if partition.leader is not None:
+            if (partition.leader, partition.leader_epoch) != (before.leader, before.leader_epoch):
+                assert partition.leader in self.complete
+            session = self.cluster.image.sessions[partition.leader]
+            assert session.epoch == partition.leader_broker_epoch
+            assert session.state is SessionState.SERVING or not self._others_could_lead(partition)
+        else:
+            assert not self._others_could_lead(partition)
+
+    def _others_could_lead(self, partition: PartitionImage) -> bool:
+        return bool(self.cluster.image.serving().keys() & {*partition.isr, *partition.eligible})
+
+    @rule()
+    def commits(self) -> None:
+        """The leader of the moment commits a record, if it may; who is not in sync lacks it from then on."""
+        partition = self.cluster.partition("orders")
+        if self._is_led(partition) and len(partition.isr) >= self.min_isr:
+            self.complete = set(partition.isr)
+
+    @rule(broker=st.sampled_from(ALL))
+    def catches_up(self, broker: BrokerId) -> None:
+        """The leader has sent everything to a follower, and takes it into the in-sync set."""
+        partition = self.cluster.partition("orders")
+        if not self._is_led(partition) or broker not in self.cluster.image.serving() or broker in partition.isr:
+            return
+        assert partition.leader is not None
+        self.complete.add(broker)
+        proposal = ProposedIsr(
+            self.cluster.image.topics["orders"].topic_id,
+            0,
+            LeaderEpoch(partition.leader_epoch),
+            partition.partition_epoch,
+            (*partition.isr, broker),
+        )
+        (answer,) = self.cluster.ask(AlterPartition(partition.leader, partition.leader_broker_epoch, (proposal,)))
+        assert isinstance(answer.outcome, int), answer.outcome
+
+    def _is_led(self, partition: PartitionImage) -> bool:
+        """A leader whose session is over is none, whatever the record says."""
+        leader = partition.leader
+        return leader is not None and self.cluster.image.session_epoch(leader) == partition.leader_broker_epoch
+
+    @invariant()
+    def the_record_is_sound(self) -> None:
+        partition = self.cluster.partition("orders")
+        assert set(partition.isr) <= set(partition.replicas)
+        assert set(partition.eligible) <= set(partition.replicas)
+        assert not set(partition.isr) & set(partition.eligible)
+        assert {*partition.isr, *partition.eligible} & self.complete
+
+
+BrokersThatComeAndGo.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestBrokersThatComeAndGo = BrokersThatComeAndGo.TestCase
