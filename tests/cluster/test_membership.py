@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a broker, on a directory of that name, of the cluster that all of them form."""
     with ExitStack() as running:
 
-        def start_one(name: str, **settings: object) -> Broker:
+        def start_one(name: str, **settings: Any) -> Broker:
             settings.setdefault("penstock.metadata", f"sqlite:{tmp_path / 'metadata.db'}")
-            broker = Broker.start(tmp_path / name, **{"broker.session.timeout.ms": SESSION_MS, **settings})
-            return running.enter_context(broker)
+            settings.setdefault("broker.session.timeout.ms", SESSION_MS)
+            return running.enter_context(Broker.start(tmp_path / name, **settings))
 
         yield start_one
 
