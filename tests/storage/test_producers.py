@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.storage.kit import NOW_MS, a_batch
 
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.protocol.batch import MAX_SEQUENCE, BatchHeader, read_header
+from penstock.protocol.batch import MAX_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader, read_header
+from penstock.protocol.control import EndMarker
 from penstock.storage.producers import DuplicateBatch, ProducerEntry, Producers
 
 PRODUCER = 7
@@ -22,10 +23,12 @@ def a_header(sequence: int, count: int = 1, *, epoch: int = 0, timestamp: int = 
     )
 
 
-def outcome(producers: Producers, header: BatchHeader, base_offset: int) -> str | int | ErrorCode:
+def outcome(
+    producers: Producers, header: BatchHeader, base_offset: int, *, is_transactional: bool = False
+) -> str | int | ErrorCode:
     """'appended', the original base offset of a duplicate, or the error code."""
     try:
-        producers.accept(header, base_offset, NOW_MS)
+        producers.accept(header, base_offset, NOW_MS, is_transactional)
     except DuplicateBatch as duplicate:
         return duplicate.base_offset
     except BrokerError as error:
@@ -170,6 +173,32 @@ def test_given_first_batches_that_could_not_be_written_when_the_next_one_comes_t
     assert outcome(producers, a_header(2), 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert outcome(producers, a_header(0), 0) == "appended"
     assert outcome(producers, a_header(1), 1) == "appended"
+
+
+def a_transactional_header(sequence: int, count: int = 1) -> BatchHeader:
+    header = a_header(sequence, count)
+    return header._replace(attributes=header.attributes | TRANSACTIONAL_BIT)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_given_numbers_of_a_transaction_that_has_ended_when_they_come_again_then_they_are_no_retry(count: int) -> None:
+    """Exactly, in part, and beyond: librdkafka gives them to other records after an abort."""
+    producers = Producers()
+    producers.accept(a_transactional_header(0), 0, NOW_MS, True)
+    producers.accept(a_transactional_header(1, 2), 1, NOW_MS, True)
+    retried = outcome(producers, a_transactional_header(1, 2), 3, is_transactional=True)
+    producers.end_transaction(EndMarker(PRODUCER, 0, is_commit=False, coordinator_epoch=0), 3, NOW_MS, 1)
+
+    before_the_next = outcome(producers, a_transactional_header(1, count), 4, is_transactional=True)
+    producers.accept(a_transactional_header(3), 4, NOW_MS, True)
+    within_the_next = outcome(producers, a_transactional_header(1, count), 5, is_transactional=True)
+
+    assert retried == 1
+    assert before_the_next is within_the_next is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert outcome(producers, a_transactional_header(3), 5, is_transactional=True) == 4
+    assert outcome(producers, a_transactional_header(5), 5, is_transactional=True) == (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
 
 
 class ProducersAgainstAModelThatForgetsNothing(RuleBasedStateMachine):

@@ -131,8 +131,7 @@ def test_given_a_marker_with_the_same_epoch_when_appended_then_the_sequence_goes
     append(log, txn_batch((PRODUCER, 0, 0), 4))
     commit(log, PRODUCER)
 
-    with pytest.raises(DuplicateBatch):
-        stage(log, txn_batch((PRODUCER, 0, 0), 4))
+    assert code_of(log, txn_batch((PRODUCER, 0, 0), 4)) == ErrorCode.UNKNOWN_PRODUCER_ID
     assert code_of(log, txn_batch((PRODUCER, 0, 5))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert append(log, txn_batch((PRODUCER, 0, 4))) == 5
     assert log.open_transactions() == {PRODUCER: 5}

@@ -90,7 +90,7 @@ class Producers:
     ) -> ProducerEntry | None:
         """The batch goes to `base_offset`. Returns the entry to restore should it not come to that.
 
-        Raises DuplicateBatch, or BrokerError with code 45, 46, 47, 48 or 87; then nothing changed.
+        Raises DuplicateBatch, or BrokerError with code 45, 46, 47, 48, 59 or 87; then nothing changed.
         """
         producer_id = header.producer_id
         base_sequence = header.base_sequence
@@ -280,8 +280,15 @@ def _check(entry: ProducerEntry, header: BatchHeader, base_sequence: int, last_s
         return
     for batch in entry.batches:
         if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+            if header.attributes & TRANSACTIONAL_BIT and not _is_of_open_transaction(entry, batch):
+                break
             raise DuplicateBatch(batch)
     producer = f"producer {producer_id}"
+    if header.attributes & TRANSACTIONAL_BIT and _was_appended(entry, base_sequence, base_sequence, expected):
+        raise BrokerError(
+            ErrorCode.UNKNOWN_PRODUCER_ID,
+            f"{producer} sent {base_sequence} in this transaction, which an earlier one had; {expected} comes next",
+        )
     if _was_appended(entry, base_sequence, last_sequence, expected):
         raise BrokerError(
             ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"{producer}: {base_sequence} to {last_sequence} were appended before"
@@ -304,6 +311,16 @@ def _check_outside(entry: ProducerEntry, producer_id: int) -> None:
             f"producer {producer_id} sent a batch of no transaction, its own is open"
             f" since offset {entry.current_txn_first_offset}",
         )
+
+
+def _is_of_open_transaction(entry: ProducerEntry, batch: AppendedBatch) -> bool:
+    """Only such a batch can be sent again: a transaction is ended by a producer that waits for no answer any more.
+
+    A number that comes again later is librdkafka's, which after an abort gives the numbers of records that it had not
+    heard of to new ones (its "ADVBASE"). Told that those are in the log, it would lose them; told that its numbers are
+    not known, it aborts and takes a new epoch.
+    """
+    return 0 <= entry.current_txn_first_offset <= batch.base_offset
 
 
 def _was_appended(entry: ProducerEntry, base_sequence: int, last_sequence: int, expected: int) -> bool:
