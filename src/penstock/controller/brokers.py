@@ -6,6 +6,9 @@ with every change. Who proposes a change names both, and loses against anything 
 
 from __future__ import annotations
 
+from base64 import b64encode
+from hashlib import blake2b
+
 from msgspec.structs import replace
 
 from penstock.controller.commands import (
@@ -23,11 +26,13 @@ from penstock.core.ids import BrokerId, ProducerId, topic_id_to_text
 from penstock.metadata.image import ClusterImage, PartitionImage, TopicImage
 from penstock.metadata.records import (
     CLUSTER_KEY,
+    CLUSTER_KEY_KEY,
     CONTROLLER_KEY,
     FEATURES_KEY,
     PRODUCER_IDS_KEY,
     SUPPORTED_FEATURES,
     BrokerRecord,
+    ClusterKeyRecord,
     ClusterRecord,
     ControllerRecord,
     FeaturesRecord,
@@ -37,9 +42,11 @@ from penstock.metadata.records import (
 )
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
+CLUSTER_KEY_BYTES = 32
 
 
-def initialize_cluster(command: InitializeCluster, image: ClusterImage) -> Decision[str]:
+def initialize_cluster(command: InitializeCluster, image: ClusterImage, seed: bytes) -> Decision[str]:
+    """The cluster's key follows from the seed. A cluster of a release that had none gets it by its next broker."""
     if image.cluster_id is not None and image.cluster_id != command.cluster_id:
         raise BrokerError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -50,6 +57,9 @@ def initialize_cluster(command: InitializeCluster, image: ClusterImage) -> Decis
         newest = {name: highest for name, (_, highest) in SUPPORTED_FEATURES.items()}
         writes.put(CLUSTER_KEY, ClusterRecord(cluster_id=command.cluster_id), mod_revision=0)
         writes.put(FEATURES_KEY, FeaturesRecord(levels=newest), mod_revision=0)
+    if image.cluster_key is None:
+        key = blake2b(b"cluster key " + seed, digest_size=CLUSTER_KEY_BYTES).digest()
+        writes.put(CLUSTER_KEY_KEY, ClusterKeyRecord(key=b64encode(key).decode()), mod_revision=0)
     return Decision(writes.transactions(), command.cluster_id)
 
 
@@ -83,6 +93,7 @@ def register_broker(command: RegisterBroker, image: ClusterImage) -> Decision[in
         host=command.host,
         rack=command.rack,
         directory_id=command.directory_id,
+        internal=command.internal,
     )
     writes.put(key, record, mod_revision=image.mod_revisions.get(key, 0))
     return Decision(writes.transactions(), epoch)

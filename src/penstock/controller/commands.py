@@ -169,6 +169,7 @@ class RegisterBroker(Command[int]):
     host: str
     rack: str | None = None
     directory_id: str = ""
+    internal: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

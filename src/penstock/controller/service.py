@@ -26,7 +26,7 @@ from penstock.metadata.store import Conflict, Expect, MetadataStore, Transaction
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 5
-SEED_BYTES = 16
+SEED_BYTES = 32
 
 Reply = TypeVar("Reply")
 
@@ -42,6 +42,11 @@ class ControllerService:
         self._one_at_a_time = asyncio.Lock()
         self._fence: tuple[Expect, ...] = ()
         self._image_is_current = True
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this service's claim on the controller key stands, as far as this broker knows."""
+        return any(self._follower.image.mod_revisions.get(claim.key) == claim.mod_revision for claim in self._fence)
 
     async def start(self, cluster_id: str) -> int:
         """Take over: the store must be of this cluster, or new. The reply is the controller epoch."""
@@ -80,6 +85,13 @@ class ControllerService:
                 revision = (await self._store.commit(fenced)).revision
             except Conflict as conflict:
                 if self._fence and CONTROLLER_KEY in conflict.keys:
-                    raise BrokerError(ErrorCode.NOT_CONTROLLER, "another broker has become the controller") from None
+                    raise _deposed(half_way=revision > 0) from None
                 raise
         await self._follower.reached(revision)
+
+
+def _deposed(*, half_way: bool) -> BrokerError:
+    """NOT_CONTROLLER says that nothing happened, so that anything may be asked again of the new controller."""
+    if half_way:
+        return BrokerError(ErrorCode.REQUEST_TIMED_OUT, "another broker became the controller when this was half done")
+    return BrokerError(ErrorCode.NOT_CONTROLLER, "another broker has become the controller")

@@ -85,9 +85,19 @@ class Api:
 
 
 def _api(key: int, handler: Handler | None = None, *, begin: Begin | None = None, serve: Serve | None = None) -> Api:
-    request, response = REQUESTS[key], RESPONSES[key]
+    return api_row(REQUESTS[key], RESPONSES[key], handler, begin=begin, serve=serve)
+
+
+def api_row(
+    request: type[Request],
+    response: type[Response],
+    handler: Handler | None = None,
+    *,
+    begin: Begin | None = None,
+    serve: Serve | None = None,
+) -> Api:
     return Api(
-        key=key,
+        key=request.API_KEY,
         name=request.NAME,
         min_version=request.ADVERTISED_MIN_VERSION,
         max_version=request.MAX_VERSION,

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.controller.commands import RegisterBroker
+from penstock.controller.forwarding import Controller
 from penstock.controller.producer_ids import ProducerIds
 from penstock.controller.service import ControllerService
 from penstock.coordinators.groups import GroupCoordinators
@@ -32,12 +33,14 @@ from penstock.core.listeners import Listener as ListenerConfig
 from penstock.core.metrics import ApiMetrics
 from penstock.handlers.context import Broker
 from penstock.handlers.fetch_sessions import FetchSessions
+from penstock.handlers.internal_registry import INTERNAL_APIS
 from penstock.handlers.pipeline import Pipeline
 from penstock.handlers.registry import APIS
 from penstock.metadata.follower import Follower
 from penstock.metadata.image import ClusterImage, ImageDelta
 from penstock.metadata.open_store import open_store
 from penstock.metadata.records import Endpoint, InvalidMetadata
+from penstock.net.channel import Channels
 from penstock.net.listener import ConnectionLimits, Listener
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
@@ -49,6 +52,12 @@ from penstock.runtime.syncs import Syncs
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
 from penstock.server.http import HttpServer
+from penstock.server.internal_listener import (
+    bind_internal_listener,
+    credentials,
+    internal_endpoint,
+    internal_limits,
+)
 from penstock.storage.flusher import Flusher
 from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
 
@@ -93,6 +102,7 @@ class Node:
         self._exit_code = 0
         self._state = "starting"
         self._listeners: list[Listener] = []
+        self._internal: Listener | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -121,10 +131,12 @@ class Node:
         self._follower = Follower(self._store, self._tasks)
         self._follower.add_listener(self._configs_changed)
         await self._follower.start()
-        controller = ControllerService(self._store, self._follower, self._node_id, self._current_config)
+        service = ControllerService(self._store, self._follower, self._node_id, self._current_config)
+        self._channels = Channels(credentials(self._node_id, lambda: self._follower.image))
+        controller = Controller(service, self._follower, self._node_id, self._channels)
         cluster_id = self._follower.image.cluster_id or topic_id_to_text(TopicId(os.urandom(16)))
         identity = await self._files.run(self._data.claim, cluster_id, self._node_id)
-        await controller.start(cluster_id)
+        await service.start(cluster_id)
 
         tick = Tick(asyncio.get_running_loop())
         self._syncs = Syncs(FLUSH_THREADS) if Syncs.are_there() else None
@@ -154,8 +166,10 @@ class Node:
         broker = self._assemble(controller)
         pipeline = Pipeline(broker)
         self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
-        self._http = HttpServer(lambda: _metrics(broker, self._listeners), self._unready_reason)
+        self._internal = bind_internal_listener(broker, self._limits(), tick)
+        self._http = HttpServer(lambda: _metrics(broker, self._all_listeners), self._unready_reason)
         self._bind_http()
+        self._internal.start()
         await controller.ask(self._registration(identity.directory_id))
         self._groups.start(self._follower.image)
         await self._partitions.start(self._follower.image)
@@ -164,7 +178,7 @@ class Node:
         Housekeeping(self._partitions, self._current_config, self._files, self._tasks, self._clock).start()
         self._open_for_clients()
 
-    def _assemble(self, controller: ControllerService) -> Broker:
+    def _assemble(self, controller: Controller) -> Broker:
         config = self._config
         return Broker(
             node_id=self._node_id,
@@ -182,7 +196,7 @@ class Node:
             ),
             tasks=self._tasks,
             loop=asyncio.get_running_loop(),
-            api_metrics={key: ApiMetrics() for key in APIS},
+            api_metrics={key: ApiMetrics() for key in INTERNAL_APIS},
             apis=APIS,
         )
 
@@ -220,6 +234,7 @@ class Node:
     def _registration(self, directory_id: str) -> RegisterBroker:
         """What other brokers and clients need to find this one; a port of 0 has become a real one by now."""
         config = self._config
+        assert self._internal is not None
         return RegisterBroker(
             broker_id=self._node_id,
             listeners=tuple(
@@ -229,7 +244,12 @@ class Node:
             host=config.optional_str("penstock.host") or "",
             rack=config.optional_str("broker.rack"),
             directory_id=directory_id,
+            internal=internal_endpoint(config, self._internal),
         )
+
+    @property
+    def _all_listeners(self) -> list[Listener]:
+        return self._listeners if self._internal is None else [*self._listeners, self._internal]
 
     def _open_for_clients(self) -> None:
         config = self._config
@@ -264,6 +284,8 @@ class Node:
             )
             for listener in self._listeners:
                 listener.limits = self._limits()
+            if self._internal is not None:
+                self._internal.limits = internal_limits(self._limits())
 
     def _unready_reason(self) -> str | None:
         """A broker without its metadata still serves what has a leader, but nothing of it may change."""
@@ -307,13 +329,14 @@ class Node:
     async def _finish(self) -> None:
         self._state = "stopping"
         self._forget_ready_file()
-        for listener in self._listeners:
+        for listener in self._all_listeners:
             listener.stop_accepting()
         self._transactions.close()
         self._groups.close()
         await self._drain()
-        for listener in self._listeners:
+        for listener in self._all_listeners:
             listener.close()
+        await self._channels.close()
         await self._http.close()
         await self._tasks.stop()
         await self._follower.stop()
@@ -334,7 +357,7 @@ class Node:
         while self._clock.monotonic_ms() < deadline_ms:
             for partition in self._partitions.all():
                 partition.wake_waiters()
-            if all(connection.is_quiet for listener in self._listeners for connection in listener.connections):
+            if all(connection.is_quiet for listener in self._all_listeners for connection in listener.connections):
                 return
             await asyncio.sleep(DRAIN_POLL_S)
 
