@@ -244,7 +244,9 @@ async def test_given_what_a_broker_said_when_somebody_says_it_again_then_they_ar
     writer.close()
 
 
-@pytest.mark.parametrize("user", ["broker-", "broker-01", "broker--1", "broker-99999999999", "admin", "broker-2x"])
+@pytest.mark.parametrize(
+    "user", ["broker-", "broker-01", "broker--1", "broker-99999999999", "broker-2147483648", "admin", "broker-2x"]
+)
 async def test_given_the_key_but_a_name_that_is_no_brokers_then_it_is_refused(peer: Peer, user: str) -> None:
     broker = ServerProof(Verifier(KEY))
 
@@ -309,7 +311,7 @@ ASKED = a_request(AskControllerRequest(command="Echo"), 0)
 )
 async def test_given_anything_but_a_proof_then_the_connection_is_closed(peer: Peer, said: tuple[str, bytes]) -> None:
     reader, writer = await asyncio.open_connection(*peer.address)
-    writer.write(said[1] + ASKED)
+    writer.write(said[1])
 
     with suppress(ConnectionResetError):
         await asyncio.wait_for(reader.read(), 5)

@@ -6,7 +6,6 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -33,12 +32,13 @@ from tests.testkit.asking import ask_to_create, create_topic, topic_names
 Brokers = tuple[Broker, Broker]
 
 
-@pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    metadata = ["--metadata", f"sqlite:{tmp_path / 'metadata.db'}"]
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    directory = tmp_path_factory.mktemp("two-brokers")
+    metadata = ["--metadata", f"sqlite:{directory / 'metadata.db'}"]
     with (
-        Broker.start(tmp_path / "one", arguments=metadata, node_id=1) as one,
-        Broker.start(tmp_path / "two", arguments=metadata, node_id=2) as two,
+        Broker.start(directory / "one", arguments=metadata, node_id=1) as one,
+        Broker.start(directory / "two", arguments=metadata, node_id=2) as two,
     ):
         yield one, two
 
@@ -146,11 +146,16 @@ def test_given_a_client_when_it_acts_as_a_broker_then_it_is_refused(brokers: Bro
             client.exchange(AskControllerRequest(command="AllocateProducerIds", body=b"{}"), 0, AskControllerResponse)
 
 
+def all_brokers(client: RawClient) -> MetadataResponse | None:
+    metadata = client.exchange(MetadataRequest(topics=[]), 9, MetadataResponse)
+    return metadata if len(metadata.brokers) == 2 else None
+
+
 def test_given_internal_ports_then_clients_are_not_told_of_them_and_nobody_of_the_key(brokers: Brokers) -> None:
     internal = {internal_address(brokers, number) for number in (1, 2)}
     clients = {broker.address for broker in brokers}
     with RawClient(brokers[0].address) as client:
-        metadata = client.exchange(MetadataRequest(topics=[]), 9, MetadataResponse)
+        metadata = eventually(lambda: all_brokers(client), message="a broker has not heard of the other")
         described = client.exchange(DescribeClusterRequest(), 0, DescribeClusterResponse)
         versions = client.exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
 
