@@ -20,6 +20,7 @@ import penstock.controller
 from penstock.controller.command_codec import (
     COMMANDS,
     Undecodable,
+    _codec,
     decode_command,
     decode_reply,
     encode_command,
@@ -33,11 +34,12 @@ from penstock.controller.commands import (
     CreateTopicResult,
     CreateTopics,
     NewTopic,
+    ProposedIsr,
     RemoveUnclaimedPartitions,
 )
 from penstock.controller.forwarding import FORWARDED, KEPT_HERE
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import BrokerId
+from penstock.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
 
 def every_command() -> dict[str, type[Command[Any]]]:
@@ -186,10 +188,18 @@ def test_given_either_of_two_types_when_sent_then_it_is_told_which() -> None:
     assert shape(second) == shape(failed)
 
 
-def test_given_a_thousand_partitions_when_sent_then_the_bytes_are_few_enough() -> None:
-    from penstock.controller.commands import ProposedIsr
-    from penstock.core.ids import LeaderEpoch, TopicId
+def test_given_types_that_no_command_has_yet_then_a_partitions_name_is_known_and_others_are_refused() -> None:
+    codec = _codec(tuple[TopicPartition, ...])
+    partitions = (TopicPartition("orders", 0), TopicPartition("orders", 1))
 
+    assert codec.pack(partitions) == [["orders", 0], ["orders", 1]]
+    assert shape(codec.unpack(codec.pack(partitions))) == shape(partitions)
+    assert type(codec.unpack(codec.pack(partitions))[0]) is TopicPartition
+    with pytest.raises(TypeError, match="cannot be sent to another broker"):
+        _codec(set[int])
+
+
+def test_given_a_thousand_partitions_when_sent_then_the_bytes_are_few_enough() -> None:
     rows = tuple(ProposedIsr(TopicId(bytes(16)), n, LeaderEpoch(7), n, (BrokerId(1), BrokerId(2))) for n in range(1000))
 
     assert len(encode_command(AlterPartition(BrokerId(1), 5, rows))) < 150_000

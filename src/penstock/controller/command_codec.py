@@ -101,6 +101,8 @@ def _codec(kind: Any) -> _Codec:
         return _row(arguments)
     if origin is dict and arguments[0] is str:
         return _mapping(arguments[1])
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _named_row(kind)
     if isinstance(kind, type) and issubclass(kind, IntEnum):
         return _Codec(int, kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -172,6 +174,13 @@ def _row(kinds: tuple[Any, ...]) -> _Codec:
         lambda value: [codec.pack(each) for codec, each in zip(codecs, value, strict=True)],
         lambda plain: tuple([codec.unpack(each) for codec, each in zip(codecs, _checked(list, plain), strict=True)]),
     )
+
+
+def _named_row(kind: type[Any]) -> _Codec:
+    """A NamedTuple, such as a TopicPartition."""
+    hints = get_type_hints(kind)
+    row = _row(tuple(hints[name] for name in kind._fields))
+    return _Codec(row.pack, lambda plain: kind(*row.unpack(plain)))
 
 
 def _mapping(kind: Any) -> _Codec:
