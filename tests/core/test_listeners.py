@@ -88,6 +88,31 @@ def test_given_an_open_http_address_then_it_must_be_wanted_too() -> None:
         a_config("penstock.http.host=0.0.0.0")
 
 
+def test_given_an_open_address_for_brokers_then_it_must_be_wanted_too() -> None:
+    with pytest.raises(ConfigError, match=r"penstock.internal.host.*--insecure"):
+        a_config("penstock.internal.host=0.0.0.0")
+
+
+def test_given_no_address_for_brokers_then_it_is_that_of_the_first_listener() -> None:
+    config = a_config(
+        "listeners=A://127.0.0.5:1,B://127.0.0.1:2", "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT"
+    )
+
+    assert config.internal_listener == config.advertised_internal_listener == Listener("INTERNAL", "127.0.0.5", 0)
+
+
+def test_given_an_address_for_brokers_on_all_addresses_then_they_are_told_the_machines_name() -> None:
+    config = a_config("penstock.internal.host=0.0.0.0", "penstock.insecure=true", "penstock.host=box7")
+
+    assert config.internal_listener.host == "0.0.0.0"
+    assert config.advertised_internal_listener.host == "box7"
+
+
+def test_given_the_brokers_listeners_name_for_clients_then_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="choose another one"):
+        a_config("listeners=INTERNAL://127.0.0.1:1", "listener.security.protocol.map=INTERNAL:PLAINTEXT")
+
+
 def test_given_a_listener_on_all_addresses_then_clients_are_told_the_machines_name() -> None:
     config = a_config("listeners=PLAINTEXT://0.0.0.0:9092", "penstock.insecure=true", "penstock.host=box7")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -30,7 +32,8 @@ from penstock.controller.commands import (
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, LeaderEpoch, TopicId
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.store import Snapshot
+from penstock.metadata.records import CLUSTER_KEY_KEY
+from penstock.metadata.store import Snapshot, Transaction
 
 
 def propose(cluster: ACluster, *isr: BrokerId, **other: int) -> int | ErrorCode:
@@ -105,6 +108,33 @@ def test_given_a_store_of_a_cluster_when_initialized_again_then_it_stays_that_cl
 
     assert cluster.image.cluster_id == "mine"
     assert cluster.image.features == {"penstock.version": 1, "transaction.version": 2}
+
+
+def test_given_a_store_when_initialized_then_it_has_a_key_that_stays_and_that_no_other_cluster_has() -> None:
+    cluster, other = ACluster(), ACluster(ONE)  # each command has a seed of its own
+    other.ask(AllocateProducerIds())
+    cluster.ask(InitializeCluster("mine"))
+    other.ask(InitializeCluster("other"))
+    key = cluster.image.cluster_key
+
+    cluster.ask(InitializeCluster("mine"))
+
+    assert key is not None
+    assert len(b64decode(key, validate=True)) == 32
+    assert cluster.image.cluster_key == key != other.image.cluster_key
+
+
+def test_given_a_store_of_a_release_without_keys_when_initialized_then_it_gets_one() -> None:
+    cluster = ACluster()
+    cluster.ask(InitializeCluster("mine"))
+    cluster._commit(Transaction(deletes=(CLUSTER_KEY_KEY,)))
+    without = cluster.image
+
+    cluster.ask(InitializeCluster("mine"))
+
+    assert without.cluster_key is None
+    assert cluster.image.cluster_key is not None
+    assert cluster.image.cluster_id == "mine"
 
 
 def test_given_a_controller_when_its_session_is_over_then_another_can_claim_and_the_epoch_rises() -> None:

@@ -33,15 +33,15 @@ ONE = BrokerId(1)
 
 
 class InterruptibleStore(SqliteStore):
-    """Fails the next commits as told: before they happen, or after."""
+    """Fails the next commits as told: before they happen, or after. None lets one pass."""
 
-    fail_before: list[Exception]
+    fail_before: list[Exception | None]
     fail_after: list[Exception]
     commits = 0
 
     async def commit(self, transaction: Transaction) -> Committed:
-        if self.fail_before:
-            raise self.fail_before.pop(0)
+        if self.fail_before and (failure := self.fail_before.pop(0)) is not None:
+            raise failure
         committed = await super().commit(transaction)
         self.commits += 1
         if self.fail_after:
@@ -134,6 +134,17 @@ async def test_given_another_controller_when_the_old_one_writes_then_it_is_fence
 
     assert fenced.value.code is ErrorCode.NOT_CONTROLLER
     assert "orders" not in (await new.follower.refresh()).topics
+
+
+async def test_given_another_controller_when_the_old_one_is_half_way_then_it_does_not_say_that_nothing_happened(
+    running: Running,
+) -> None:
+    running.store.fail_before = [None, Conflict(("controller",))]
+
+    with pytest.raises(BrokerError) as half_done:
+        await running.create("orders", partition_count=250)
+
+    assert half_done.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
 async def test_given_a_conflict_when_committing_then_decided_again_on_what_is_there(running: Running) -> None:

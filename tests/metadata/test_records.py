@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from penstock.core.ids import BrokerId, TopicId
 from penstock.metadata import records
+from penstock.metadata.image import ClusterImage
 from penstock.metadata.records import (
     BrokerConfigsRecord,
     BrokerRecord,
+    ClusterKeyRecord,
     ClusterRecord,
     ControllerRecord,
     Endpoint,
@@ -26,6 +28,7 @@ from penstock.metadata.records import (
 
 EXAMPLES: list[VersionedRecord] = [
     ClusterRecord(cluster_id="abc"),
+    ClusterKeyRecord(key="c2VjcmV0"),
     ControllerRecord(broker_id=BrokerId(1), epoch=3),
     BrokerRecord(
         broker_id=BrokerId(1),
@@ -33,6 +36,7 @@ EXAMPLES: list[VersionedRecord] = [
         listeners=(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092),),
         host="machine",
         rack=None,
+        internal=Endpoint(name="INTERNAL", host="127.0.0.1", port=40000),
     ),
     TopicRecord(name="orders", topic_id="AAAAAAAAAAAAAAAAAAAAAQ", partition_count=2, configs={"retention.ms": "1"}),
     PartitionRecord(replicas=(BrokerId(1), BrokerId(2)), isr=(BrokerId(1),), leader=None, leader_epoch=7),
@@ -65,6 +69,14 @@ def test_given_a_field_added_within_the_version_when_read_then_it_is_ignored() -
     stored = b'{"version": 1, "next_producer_id": 5, "added_later": [1, 2]}'
 
     assert records.decode(ProducerIdsRecord, "producer-ids", stored) == ProducerIdsRecord(next_producer_id=5)
+
+
+def test_given_the_clusters_key_when_printed_then_it_is_not_shown() -> None:
+    record = ClusterKeyRecord(key="c2VjcmV0")
+    image = ClusterImage(cluster_key=record.key)
+
+    for shown in (repr(record), str(record), str(record.__rich_repr__()), repr(image), f"{image}"):
+        assert "c2VjcmV0" not in shown
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b'{"version": 1}', b"[]", b'{"version": "x"}'])

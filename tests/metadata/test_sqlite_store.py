@@ -67,6 +67,23 @@ def test_given_a_sqlite_that_can_corrupt_shared_files_when_started_then_refused(
         refuse_unsafe_sqlite(version)
 
 
+@pytest.mark.parametrize("was_there", [False, True])
+def test_given_the_clusters_key_in_a_file_then_only_its_owner_can_read_it(tmp_path: Path, was_there: bool) -> None:
+    path = tmp_path / "metadata.db"
+    if was_there:
+        path.touch(mode=0o644)
+
+    database = SqliteDatabase(path)
+    database.commit(Transaction(puts=(Put("cluster-key", b"{}"),)))
+
+    assert {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {
+        "metadata.db": 0o600,
+        "metadata.db-wal": 0o600,
+        "metadata.db-shm": 0o600,
+    }
+    database.close()
+
+
 async def test_given_a_new_file_when_read_then_it_is_at_revision_zero(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "metadata.db")
 

@@ -75,7 +75,7 @@ def test_given_a_version_then_its_response_header_is_the_one_kio_reads(message: 
     header_type = getattr(
         load_payload_module(message.API_KEY, version, EntityType.response), message.__name__
     ).__header_schema__
-    flexible = has_flexible_response_header(message.API_KEY, version, FLEXIBLE_SINCE)
+    flexible = has_flexible_response_header(message.API_KEY, version, message.FLEXIBLE_SINCE)
 
     encoded = response_header(-5, flexible=flexible)
 
@@ -95,9 +95,9 @@ def test_given_a_response_then_its_header_is_read_and_a_cut_one_is_malformed(hea
 
 
 def test_given_flexible_api_versions_then_the_response_header_stays_plain() -> None:
-    assert not has_flexible_response_header(API_VERSIONS, 4, FLEXIBLE_SINCE)
-    assert has_flexible_response_header(METADATA, FIRST_FLEXIBLE_METADATA, FLEXIBLE_SINCE)
-    assert not has_flexible_response_header(METADATA, FIRST_FLEXIBLE_METADATA - 1, FLEXIBLE_SINCE)
+    assert not has_flexible_response_header(API_VERSIONS, 4, FLEXIBLE_SINCE[API_VERSIONS])
+    assert has_flexible_response_header(METADATA, FIRST_FLEXIBLE_METADATA, FLEXIBLE_SINCE[METADATA])
+    assert not has_flexible_response_header(METADATA, FIRST_FLEXIBLE_METADATA - 1, FLEXIBLE_SINCE[METADATA])
     assert len(response_header(7, flexible=False)) == entity_reader(KioResponseHeaderV0)(bytes(4), 0)[1]
 
 

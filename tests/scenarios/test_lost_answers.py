@@ -51,8 +51,8 @@ def proxy() -> Iterator[LosingProxy]:
 
 @pytest.fixture
 def broker(proxy: LosingProxy, tmp_path: Path) -> Iterator[Broker]:
-    settings = {"advertised.listeners": f"PLAINTEXT://{proxy.bootstrap}", "offsets.topic.num.partitions": 1}
-    with Broker.start(tmp_path / "data", **settings) as broker:
+    advertised = ["--set", f"advertised.listeners=PLAINTEXT://{proxy.bootstrap}"]
+    with Broker.start(tmp_path / "data", arguments=advertised) as broker:
         proxy.forward_to(broker.address)
         yield broker
 
@@ -124,6 +124,6 @@ def _committed_values(broker: Broker) -> list[str]:
     consumer.assign([TopicPartition("orders", 0, 0)])
     values: list[str] = []
     while (message := consumer.poll(10)) is not None and message.error() is None:
-        values.append(message.value().decode())
+        values.append((message.value() or b"").decode())
     consumer.close()
     return values

@@ -6,6 +6,9 @@ with every change. Who proposes a change names both, and loses against anything 
 
 from __future__ import annotations
 
+from base64 import b64encode
+from hashlib import blake2b
+
 from msgspec.structs import replace
 
 from penstock.controller.commands import (
@@ -24,10 +27,12 @@ from penstock.core.ids import BrokerId, ProducerId, topic_id_to_text
 from penstock.metadata.image import ClusterImage, PartitionImage, TopicImage
 from penstock.metadata.records import (
     CLUSTER_KEY,
+    CLUSTER_KEY_KEY,
     CONTROLLER_KEY,
     FEATURES_KEY,
     PRODUCER_IDS_KEY,
     SUPPORTED_FEATURES,
+    ClusterKeyRecord,
     ClusterRecord,
     ControllerRecord,
     FeaturesRecord,
@@ -37,14 +42,19 @@ from penstock.metadata.records import (
 )
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
+CLUSTER_KEY_BYTES = 32
 
 
-def initialize_cluster(command: InitializeCluster, image: ClusterImage) -> Decision[str]:
+def initialize_cluster(command: InitializeCluster, image: ClusterImage, seed: bytes) -> Decision[str]:
+    """The cluster's key follows from the seed. A cluster of a release that had none gets it by its next broker."""
     writes = Writes()
     if image.cluster_id is None:
         newest = {name: highest for name, (_, highest) in SUPPORTED_FEATURES.items()}
         writes.put(CLUSTER_KEY, ClusterRecord(cluster_id=command.cluster_id), mod_revision=0)
         writes.put(FEATURES_KEY, FeaturesRecord(levels=newest), mod_revision=0)
+    if image.cluster_key is None:
+        key = blake2b(b"cluster key " + seed, digest_size=CLUSTER_KEY_BYTES).digest()
+        writes.put(CLUSTER_KEY_KEY, ClusterKeyRecord(key=b64encode(key).decode()), mod_revision=0)
     return Decision(writes.transactions(), image.cluster_id or command.cluster_id)
 
 

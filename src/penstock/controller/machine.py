@@ -31,7 +31,7 @@ Reply = TypeVar("Reply")
 
 
 def handle(command: Command[Reply], image: ClusterImage, config: BrokerConfig, seed: bytes) -> Decision[Reply]:
-    """`seed` is 16 random bytes, new for each command: topic ids and placement come from it.
+    """`seed` is 32 secret random bytes, new for each command: ids, placement and the cluster's key come from it.
 
     Raises BrokerError when the command as a whole is refused.
     """
@@ -58,7 +58,7 @@ def _decide(command: object, image: ClusterImage, config: BrokerConfig, seed: by
         case ClaimController():
             return brokers.claim_controller(command, image)
         case InitializeCluster():
-            return brokers.initialize_cluster(command, image)
+            return brokers.initialize_cluster(command, image, seed)
         case RemoveUnclaimedPartitions():
             return brokers.remove_unclaimed_partitions(image)
     raise AssertionError(f"no decision for {type(command).__name__}")

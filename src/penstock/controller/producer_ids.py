@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from penstock.controller.commands import AllocateProducerIds
+from penstock.controller.forwarding import Controller
 from penstock.controller.service import ControllerService
 from penstock.core.ids import ProducerId
 
 
 class ProducerIds:
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: Controller | ControllerService) -> None:
         self._controller = controller
         self._one_at_a_time = asyncio.Lock()
         self._next = 0

@@ -34,6 +34,7 @@ class Registration:
     host: str
     rack: str | None = None
     directory_id: str = ""
+    internal: Endpoint | None = None
 
 
 def free_broker_id(image: ClusterImage) -> BrokerId:
@@ -79,6 +80,7 @@ def begin_session(
         host=registration.host,
         rack=registration.rack,
         directory_id=registration.directory_id,
+        internal=registration.internal,
     )
     session = SessionRecord(broker_id=broker_id, epoch=epoch, state=state, directory_id=registration.directory_id)
     keys = (broker_key(broker_id), session_key(broker_id))

@@ -37,7 +37,7 @@ from penstock.metadata.store import Conflict, Expect, MetadataStore, Transaction
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 5
-SEED_BYTES = 16
+SEED_BYTES = 32
 RETRY_MS = 500
 
 NO_FENCE: tuple[Expect, ...] = ()
@@ -73,7 +73,7 @@ class ControllerService:
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller, as far as it knows."""
-        return bool(self._fence)
+        return bool(self._fence) and not self._is_deposed(self._follower.image)
 
     # Campaigning
 
@@ -166,6 +166,13 @@ class ControllerService:
             except Conflict as conflict:
                 if fence and CONTROLLER_KEY in conflict.keys:
                     self._fence = NO_FENCE
-                    raise BrokerError(ErrorCode.NOT_CONTROLLER, "another broker has become the controller") from None
+                    raise _deposed(half_way=revision > 0) from None
                 raise
         await self._follower.reached(revision)
+
+
+def _deposed(*, half_way: bool) -> BrokerError:
+    """NOT_CONTROLLER says that nothing happened, so that anything may be asked again of the new controller."""
+    if half_way:
+        return BrokerError(ErrorCode.REQUEST_TIMED_OUT, "another broker became the controller when this was half done")
+    return BrokerError(ErrorCode.NOT_CONTROLLER, "another broker has become the controller")

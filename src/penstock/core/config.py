@@ -17,7 +17,7 @@ from functools import cached_property
 from penstock.core.config_keys import BROKER_KEYS
 from penstock.core.config_values import ConfigError, ConfigValue, Key, nearest, to_text
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.listeners import Listener, advertised, is_loopback, parse_listeners
+from penstock.core.listeners import INTERNAL_LISTENER, Listener, advertised, is_loopback, parse_listeners, reachable
 from penstock.core.log_keys import TOPIC_KEYS
 from penstock.core.metadata_address import parse_metadata_address
 
@@ -117,6 +117,11 @@ class BrokerConfig:
                     f'"{host}" can be reached from other machines, and this broker asks no client who it is: '
                     "listen on 127.0.0.1, or say --insecure (penstock.insecure=true) where the network is trusted"
                 )
+        if not self.internal_listener.is_loopback and not self.bool("penstock.insecure"):
+            raise ConfigError(
+                f'"{self.internal_listener.host}" (penstock.internal.host) can be reached from other machines, and '
+                "what brokers say to each other is not encrypted: say --insecure where the network is trusted"
+            )
 
     def __getitem__(self, name: builtins.str) -> ConfigValue:
         return self._values[name]
@@ -166,8 +171,23 @@ class BrokerConfig:
         """One per listener, in the same order. Port 0 is to be replaced by the port that the listener got."""
         texts = self._values["advertised.listeners"]
         assert texts is None or isinstance(texts, tuple)
-        machine = self.optional_str("penstock.host") or "localhost"
-        return advertised(self.listeners, texts, self.list("listener.security.protocol.map"), machine)
+        return advertised(self.listeners, texts, self.list("listener.security.protocol.map"), self._machine)
+
+    @cached_property
+    def internal_listener(self) -> Listener:
+        """Where the other brokers of the cluster reach this one."""
+        host = self.optional_str("penstock.internal.host")
+        return Listener(
+            INTERNAL_LISTENER, self.listeners[0].host if host is None else host, self.int("penstock.internal.port")
+        )
+
+    @property
+    def advertised_internal_listener(self) -> Listener:
+        return reachable(self.internal_listener, self._machine)
+
+    @property
+    def _machine(self) -> builtins.str:
+        return self.optional_str("penstock.host") or "localhost"
 
     @property
     def data_dir(self) -> builtins.str:

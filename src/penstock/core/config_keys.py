@@ -107,6 +107,21 @@ _NETWORK_KEYS = (
     ),
     Key("penstock.http.port", INT, 8080, at_least=0, at_most=65535, doc="The HTTP port; 0 takes a free port."),
     Key(
+        "penstock.internal.host",
+        STRING,
+        None,
+        doc="Address where the other brokers of the cluster reach this one; the host of the first listener when not "
+        "set. Who connects there must prove to know the cluster's key.",
+    ),
+    Key(
+        "penstock.internal.port",
+        INT,
+        0,
+        at_least=0,
+        at_most=65535,
+        doc="The port for the other brokers of the cluster; 0 takes a free port.",
+    ),
+    Key(
         "socket.request.max.bytes",
         INT,
         100 * MIB,

@@ -15,6 +15,8 @@ from penstock.core.config_values import ConfigError
 _LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\[\]\s]*):(?P<port>[0-9]{1,5})")
 _PROTOCOLS = ("PLAINTEXT",)
 _ALL_ADDRESSES = ("", "0.0.0.0", "::")
+# The listener that every broker has besides those for clients; only other brokers are served on it.
+INTERNAL_LISTENER = "INTERNAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ def parse_listeners(texts: Iterable[str], protocol_map: Sequence[str]) -> tuple[
     protocols = _parse_protocol_map(protocol_map)
     names = [listener.name for listener in listeners]
     for name in names:
+        if name == INTERNAL_LISTENER:
+            raise ConfigError(
+                f"{name} is the name of the listener for other brokers (penstock.internal.port): choose another one"
+            )
         if names.count(name) > 1:
             raise ConfigError(f"two listeners have the name {name}; listener.security.protocol.map makes more names")
         if name not in protocols:
@@ -83,10 +89,11 @@ def advertised(
     given = {listener.name: listener for listener in parse_listeners(texts or (), protocol_map)}
     for name in given.keys() - {listener.name for listener in listeners}:
         raise ConfigError(f"advertised.listeners names {name}, which is not in listeners")
-    return tuple(_reachable(given.get(listener.name, listener), machine) for listener in listeners)
+    return tuple(reachable(given.get(listener.name, listener), machine) for listener in listeners)
 
 
-def _reachable(listener: Listener, machine: str) -> Listener:
+def reachable(listener: Listener, machine: str) -> Listener:
+    """As others can be told of it; `machine` stands in for "all addresses"."""
     return replace(listener, host=machine) if listener.is_on_all_addresses else listener
 
 

@@ -25,15 +25,18 @@ async def alter_configs(request: AlterConfigsRequest, context: RequestContext, b
         )
         for resource in request.resources
     )
-    return AlterConfigsResponse(responses=await altered(alterations, request.validate_only, broker))
+    return AlterConfigsResponse(responses=await altered(alterations, request.validate_only, context, broker))
 
 
 async def altered(
-    alterations: tuple[ReplaceConfigs | ChangeConfigs, ...], validate_only: bool, broker: Broker
+    alterations: tuple[ReplaceConfigs | ChangeConfigs, ...],
+    validate_only: bool,
+    context: RequestContext,
+    broker: Broker,
 ) -> list[AlterConfigsResourceResponse]:
     """Have the controller do it; one row per resource."""
     try:
-        results = await broker.controller.ask(AlterConfigs(alterations, validate_only))
+        results = await broker.controller.ask(AlterConfigs(alterations, validate_only), context.principal)
     except BrokerError as error:
         results = tuple(AlterConfigsResult(alteration.resource, error) for alteration in alterations)
     return [_row(result) for result in results]

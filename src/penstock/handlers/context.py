@@ -16,8 +16,8 @@ from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
 
 if TYPE_CHECKING:
+    from penstock.controller.forwarding import Controller
     from penstock.controller.producer_ids import ProducerIds
-    from penstock.controller.service import ControllerService
     from penstock.coordinators.groups import GroupCoordinators
     from penstock.coordinators.transactions import TransactionCoordinators
     from penstock.handlers.fetch_sessions import FetchSessions
@@ -66,7 +66,7 @@ class Broker:
     clock: Clock
     files: Files
     follower: Follower
-    controller: ControllerService
+    controller: Controller
     producer_ids: ProducerIds
     partitions: ReplicaManager
     groups: GroupCoordinators

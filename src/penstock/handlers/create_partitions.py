@@ -24,7 +24,7 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     topics = tuple(_more_partitions(topic) for topic in request.topics)
     try:
-        results = await broker.controller.ask(CreatePartitions(topics, request.validate_only))
+        results = await broker.controller.ask(CreatePartitions(topics, request.validate_only), context.principal)
     except BrokerError as error:
         results = tuple(CreatePartitionsResult(topic.name, error) for topic in topics)
     await broker.partitions.caught_up()

@@ -26,7 +26,7 @@ from penstock.protocol.messages.topics import (
 async def create_topics(request: CreateTopicsRequest, context: RequestContext, broker: Broker) -> CreateTopicsResponse:
     topics = tuple(_new_topic(topic) for topic in request.topics)
     try:
-        results = await broker.controller.ask(CreateTopics(topics, request.validate_only))
+        results = await broker.controller.ask(CreateTopics(topics, request.validate_only), context.principal)
     except BrokerError as error:
         results = tuple(CreateTopicResult(topic.name, error) for topic in topics)
     await broker.partitions.caught_up()

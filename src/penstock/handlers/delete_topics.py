@@ -22,7 +22,7 @@ async def delete_topics(request: DeleteTopicsRequest, context: RequestContext, b
     references = _references(request, context.api_version)
     try:
         _check_enabled(context.api_version, broker)
-        results = await broker.controller.ask(DeleteTopics(references))
+        results = await broker.controller.ask(DeleteTopics(references), context.principal)
     except BrokerError as error:
         results = tuple(DeleteTopicResult(reference, error) for reference in references)
     return DeleteTopicsResponse(responses=[_row(result) for result in results])

@@ -104,10 +104,11 @@ class FetchCall:
             self._park(read)
 
     def _refuse_replicas(self) -> None:
-        """Only brokers fetch as replicas, and those do not come through a client listener."""
+        """Only brokers fetch as replicas, each as itself, and none comes through a client listener."""
         request = self._request
         state = request.replica_state
-        if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
+        replica_id = request.replica_id if state is None else state.replica_id
+        if replica_id >= 0 and replica_id != self._answer.session.broker_id:
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "replica fetches are not open to clients")
 
     def _resolve_session(self) -> None:

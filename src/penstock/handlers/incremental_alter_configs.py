@@ -21,4 +21,4 @@ async def incremental_alter_configs(
         )
         for resource in request.resources
     )
-    return IncrementalAlterConfigsResponse(responses=await altered(alterations, request.validate_only, broker))
+    return IncrementalAlterConfigsResponse(responses=await altered(alterations, request.validate_only, context, broker))

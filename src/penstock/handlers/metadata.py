@@ -37,7 +37,7 @@ async def metadata(request: MetadataRequest, context: RequestContext, broker: Br
     asked = _asked_topics(request, context.api_version)
     failures: dict[str, ErrorCode] = {}
     if asked is not None and request.allow_auto_topic_creation:
-        failures = await _create_missing([topic.name for topic in asked if topic.name is not None], broker)
+        failures = await _create_missing([topic.name for topic in asked if topic.name is not None], context, broker)
     view = ClusterView(broker.image, context.listener)
     if asked is None:
         topics = [_topic_row(topic, view) for topic in view.image.topics.values()]
@@ -70,14 +70,15 @@ def _asked_topics(request: MetadataRequest, api_version: int) -> list[MetadataRe
     return list({(topic.topic_id, topic.name): topic for topic in request.topics}.values())
 
 
-async def _create_missing(names: Iterable[str], broker: Broker) -> dict[str, ErrorCode]:
+async def _create_missing(names: Iterable[str], context: RequestContext, broker: Broker) -> dict[str, ErrorCode]:
     """Create the topics that do not exist, if the broker does that; the codes of those that could not be."""
     missing = [name for name in names if name not in broker.image.topics]
     possible = [name for name in missing if unknown_topic_code(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     if not possible or not broker.config.bool("auto.create.topics.enable"):
         return {}
     try:
-        results = await broker.controller.ask(CreateTopics(tuple(new_topic(name, broker) for name in possible)))
+        topics = tuple(new_topic(name, broker) for name in possible)
+        results = await broker.controller.ask(CreateTopics(topics), context.principal)
     except BrokerError as error:
         return dict.fromkeys(possible, error.code)
     await broker.partitions.caught_up()

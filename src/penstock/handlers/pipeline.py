@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest
 from penstock.core.metrics import ApiMetrics
@@ -20,18 +21,30 @@ from penstock.net.connection import Answer, Connection
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader, read_request_header
 from penstock.protocol.messages import FLEXIBLE_SINCE
+from penstock.protocol.messages.internal import AskControllerRequest
+from penstock.protocol.messages.records import ProduceRequest
 
 log = logging.getLogger(__name__)
 
-PRODUCE = 0
 API_VERSIONS = 18
 # Only records are large. Two bytes can claim a topic or a partition, which take a hundred times that in memory.
 MAX_CONTROL_REQUEST_BYTES = 4 * 1024 * 1024
+# And what a broker passes on: a request that was small enough may be larger in other words.
+MAY_BE_LARGE = frozenset({ProduceRequest.API_KEY, AskControllerRequest.API_KEY})
 
 
 class Pipeline:
-    def __init__(self, broker: Broker) -> None:
+    """`apis` are what is served, and `flexible_since` has the first flexible version of each."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        apis: Mapping[int, Api] = APIS,
+        flexible_since: Mapping[int, int] = FLEXIBLE_SINCE,
+    ) -> None:
         self._broker = broker
+        self._apis = apis
+        self._flexible_since = flexible_since
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Called by the connection for every frame; raises MalformedRequest to have it closed."""
@@ -46,14 +59,14 @@ class Pipeline:
     def _serve(self, connection: Connection, frame: memoryview) -> None:
         if produce_usual(connection, frame, self._broker):
             return
-        header = read_request_header(frame, FLEXIBLE_SINCE)
-        api = APIS.get(header.api_key)
+        header = read_request_header(frame, self._flexible_since)
+        api = self._apis.get(header.api_key)
         if api is None:
             raise MalformedRequest(f"unknown API key {header.api_key}")
         if not api.served_since <= header.api_version <= api.max_version:
             self._refuse_version(connection, header, api)
             return
-        if len(frame) > MAX_CONTROL_REQUEST_BYTES and header.api_key != PRODUCE:
+        if len(frame) > MAX_CONTROL_REQUEST_BYTES and header.api_key not in MAY_BE_LARGE:
             raise MalformedRequest(
                 f"{api.name} of {len(frame)} bytes: more than {MAX_CONTROL_REQUEST_BYTES} are refused"
             )

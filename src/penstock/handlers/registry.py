@@ -43,6 +43,8 @@ from penstock.handlers.offset_commit import offset_commit
 from penstock.handlers.offset_delete import offset_delete
 from penstock.handlers.offset_fetch import offset_fetch
 from penstock.handlers.offset_for_leader_epoch import offset_for_leader_epoch
+from penstock.handlers.sasl_authenticate import sasl_authenticate
+from penstock.handlers.sasl_handshake import sasl_handshake
 from penstock.handlers.sync_group import sync_group
 from penstock.handlers.txn_offset_commit import txn_offset_commit
 from penstock.handlers.write_txn_markers import write_txn_markers
@@ -83,9 +85,19 @@ class Api:
 
 
 def _api(key: int, handler: Handler | None = None, *, begin: Begin | None = None, serve: Serve | None = None) -> Api:
-    request, response = REQUESTS[key], RESPONSES[key]
+    return api_row(REQUESTS[key], RESPONSES[key], handler, begin=begin, serve=serve)
+
+
+def api_row(
+    request: type[Request],
+    response: type[Response],
+    handler: Handler | None = None,
+    *,
+    begin: Begin | None = None,
+    serve: Serve | None = None,
+) -> Api:
     return Api(
-        key=key,
+        key=request.API_KEY,
         name=request.NAME,
         min_version=request.ADVERTISED_MIN_VERSION,
         max_version=request.MAX_VERSION,
@@ -112,6 +124,7 @@ _ALL = (
     _api(14, sync_group),
     _api(15, describe_groups),
     _api(16, list_groups),
+    _api(17, sasl_handshake),
     _api(18, api_versions),
     _api(19, create_topics),
     _api(20, delete_topics),
@@ -126,6 +139,7 @@ _ALL = (
     _api(32, describe_configs),
     _api(33, alter_configs),
     _api(35, describe_log_dirs),
+    _api(36, sasl_authenticate),
     _api(37, create_partitions),
     _api(42, delete_groups),
     _api(44, incremental_alter_configs),

@@ -8,14 +8,13 @@ from typing import cast
 from penstock.net.connection import Part
 from penstock.protocol.codec import Response
 from penstock.protocol.frames import RequestHeader, has_flexible_response_header, response_header
-from penstock.protocol.messages import FLEXIBLE_SINCE
 
 _SIZE = struct.Struct(">i")
 
 
 def response_frame(header: RequestHeader, response: Response) -> list[Part]:
     version = header.api_version
-    flexible = has_flexible_response_header(response.API_KEY, version, FLEXIBLE_SINCE)
+    flexible = has_flexible_response_header(response.API_KEY, version, response.FLEXIBLE_SINCE)
     prefix = response_header(header.correlation_id, flexible=flexible)
     # The spans that our handlers put into a response are all spans of files.
     parts = cast(list[Part], response.encode_parts(version))

@@ -20,6 +20,7 @@ from penstock.metadata import records
 from penstock.metadata.records import (
     BrokerConfigsRecord,
     BrokerRecord,
+    ClusterKeyRecord,
     ClusterRecord,
     ControllerRecord,
     FeaturesRecord,
@@ -131,6 +132,7 @@ class ClusterImage:
 
     revision: int = 0
     cluster_id: str | None = None
+    cluster_key: str | None = field(default=None, repr=False)  # a secret, never to be printed
     controller: ControllerRecord | None = None
     features: Mapping[str, int] = field(default_factory=_nothing)
     topics: Mapping[str, TopicImage] = field(default_factory=_nothing)
@@ -207,6 +209,7 @@ class _Fold:
         self._broker_configs = dict(image.broker_configs)
         self._mod_revisions = dict(image.mod_revisions)
         self._cluster_id = image.cluster_id
+        self._cluster_key = image.cluster_key
         self._controller = image.controller
         self._features = image.features
         self._next_producer_id = image.next_producer_id
@@ -244,6 +247,9 @@ class _Fold:
         elif key == records.CLUSTER_KEY:
             cluster = _decoded(ClusterRecord, change)
             self._cluster_id = None if cluster is None else cluster.cluster_id
+        elif key == records.CLUSTER_KEY_KEY:
+            cluster_key = _decoded(ClusterKeyRecord, change)
+            self._cluster_key = None if cluster_key is None else cluster_key.key
         elif key == records.CONTROLLER_KEY:
             self._controller = _decoded(ControllerRecord, change)
         elif key == records.FEATURES_KEY:
@@ -258,6 +264,7 @@ class _Fold:
             self._image,
             revision=revision,
             cluster_id=self._cluster_id,
+            cluster_key=self._cluster_key,
             controller=self._controller,
             features=self._features,
             brokers=self._brokers,
@@ -383,4 +390,4 @@ def _changed_partitions(before: TopicImage | None, after: TopicImage) -> Iterabl
 
 
 def _others(image: ClusterImage) -> tuple[object, ...]:
-    return (image.cluster_id, image.controller, image.features, image.next_producer_id)
+    return (image.cluster_id, image.cluster_key, image.controller, image.features, image.next_producer_id)

@@ -11,7 +11,7 @@ that is created anew can never pick up a predecessor's partitions.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -35,6 +35,18 @@ class ClusterRecord(VersionedRecord, frozen=True, kw_only=True):
     cluster_id: str
 
 
+class ClusterKeyRecord(VersionedRecord, frozen=True, kw_only=True):
+    """What brokers prove to each other that they know. Never printed: not in logs, metrics, answers or documents."""
+
+    key: str
+
+    def __repr__(self) -> str:
+        return "ClusterKeyRecord(key=...)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("key", "...")]
+
+
 class ControllerRecord(VersionedRecord, frozen=True, kw_only=True):
     """Who decides, for as long as its session of that broker epoch lasts.
 
@@ -56,7 +68,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerRecord(VersionedRecord, frozen=True, kw_only=True):
-    """A registered broker. `host` names its machine (penstock.host), `rack` its zone; the epoch rises per start."""
+    """A registered broker. `host` names its machine (penstock.host), `rack` its zone; the epoch rises per start.
+
+    `internal` is where other brokers reach it; no client is told.
+    """
 
     broker_id: BrokerId
     epoch: int
@@ -64,6 +79,7 @@ class BrokerRecord(VersionedRecord, frozen=True, kw_only=True):
     host: str
     rack: str | None = None
     directory_id: str = ""
+    internal: Endpoint | None = None
 
     def listener(self, name: str) -> Endpoint | None:
         return next((listener for listener in self.listeners if listener.name == name), None)
@@ -185,6 +201,7 @@ def _refuse_newer(record_type: type[VersionedRecord], key: str, version: int) ->
 
 
 CLUSTER_KEY = "cluster"
+CLUSTER_KEY_KEY = "cluster-key"
 CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"
 PRODUCER_IDS_KEY = "producer-ids"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -69,6 +69,7 @@ class SqliteDatabase:
         self.path = path
         self._history_changes = history_changes
         self.failed_fsync: str | None = None
+        _keep_private(path)
         with self._storage_errors():
             self._connection = apsw.Connection(str(path))
             self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
@@ -236,6 +237,18 @@ def _within(prefix: str) -> tuple[str, tuple[str, ...]]:
     """The condition on `key` for a prefix; a range, so that the primary key answers it."""
     end = prefix_end(prefix)
     return ("TRUE", ()) if end is None else ("key >= ? AND key < ?", (prefix, end))
+
+
+def _keep_private(path: Path) -> None:
+    """The cluster's key is in it: for its owner only. SQLite gives the files beside it the same mode.
+
+    A file that is there is not opened: closing it would end the locks that this process has on it.
+    """
+    with suppress(OSError):  # SQLite will say what is wrong
+        if path.exists():
+            path.chmod(0o600)
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def _fsync_directory(directory: Path) -> None:

@@ -18,8 +18,10 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.core.errors import MalformedRequest
+from penstock.core.ids import BrokerId
 from penstock.net.spans import File, FileSpan, read_span, send_span
 from penstock.runtime.tick import Tick
 
@@ -41,12 +43,16 @@ Part = bytes | bytearray | FileSpan
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Who is at the other end. The principal is set by authentication once there is any."""
+    """Who is at the other end. Who proves to be somebody gets a session of their own (`Connection.admit`).
+
+    `broker_id` is that of a broker of this cluster, which proved it; None is a client.
+    """
 
     connection_id: int
     listener: str
     client_host: str
     principal: str = "User:ANONYMOUS"
+    broker_id: BrokerId | None = None
 
 
 class Answer:
@@ -59,6 +65,10 @@ class Answer:
         self.parts: Sequence[Part] | None = None
         # Set while something waits on behalf of this answer, to end the wait when nobody is left to hear it.
         self.on_connection_closed: Callable[[], object] | None = None
+
+    @property
+    def session(self) -> Session:
+        return self._connection.session
 
     def complete(self, parts: Sequence[Part]) -> None:
         self.parts = parts
@@ -215,6 +225,16 @@ class Connection:
     def take_turns(self) -> None:
         """No further request is taken on before all that were are answered: for requests that take time to answer."""
         self._max_answers = 1
+
+    def hand_to(self, serve: Callable[[Connection, memoryview], None]) -> None:
+        """The frames after this one are somebody else's to serve. This one must `take_turns`, or they may not be."""
+        self._serve = serve
+
+    def admit(self, session: Session, serve: Callable[[Connection, memoryview], None], max_frame_bytes: int) -> None:
+        """Whoever is at the other end has proven who they are: from the next frame on they are served as that."""
+        self.session = session
+        self._max_frame_bytes = max_frame_bytes
+        self.hand_to(serve)
 
     def _pause(self) -> None:
         if not self._paused:
@@ -375,6 +395,10 @@ class Connection:
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._lent = False
+
+    def close_after_answers(self, reason: str) -> None:
+        """As `close`, once what is answered now has been sent; what the client does not take at once is lost."""
+        self._tick.send(partial(self.close, reason))
 
     def close(self, reason: str) -> None:
         if self.closed:

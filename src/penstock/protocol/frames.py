@@ -57,8 +57,8 @@ def read_request_header(frame: memoryview, flexible_since: Mapping[int, int]) ->
     return RequestHeader(api_key, api_version, correlation_id, client_id, at)
 
 
-def has_flexible_response_header(api_key: int, api_version: int, flexible_since: Mapping[int, int]) -> bool:
-    return api_key != API_VERSIONS_KEY and api_version >= flexible_since[api_key]
+def has_flexible_response_header(api_key: int, api_version: int, first_flexible: int) -> bool:
+    return api_version >= first_flexible and api_key != API_VERSIONS_KEY
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str, *, flexible: bool) -> bytes:

@@ -11,6 +11,7 @@ import os
 from penstock.controller.brokers import initialize_cluster
 from penstock.controller.commands import InitializeCluster
 from penstock.controller.registration import check_owner, free_broker_id, reserve_broker_id
+from penstock.controller.service import SEED_BYTES
 from penstock.core.config import BrokerConfig
 from penstock.core.ids import BrokerId, TopicId, topic_id_to_text
 from penstock.metadata.follower import Follower
@@ -41,10 +42,10 @@ async def _cluster_id(data: DataDirectory, store: MetadataStore, follower: Follo
             f"{data.path} belongs to cluster {data.meta.cluster_id}, and the metadata store is empty: "
             "give the metadata back, or start with an empty directory"
         )
-    while present is None:
+    while present is None or follower.image.cluster_key is None:
         command = InitializeCluster(topic_id_to_text(TopicId(os.urandom(16))))
         try:
-            for transaction in initialize_cluster(command, follower.image).transactions:
+            for transaction in initialize_cluster(command, follower.image, os.urandom(SEED_BYTES)).transactions:
                 await store.commit(transaction)
         except Conflict:
             pass  # another broker was faster

@@ -16,7 +16,7 @@ from penstock import __version__
 from penstock.core.errors import ErrorCode
 from penstock.core.metrics import LATENCY_BUCKETS_S, ApiMetrics
 from penstock.handlers.context import Broker
-from penstock.handlers.registry import APIS
+from penstock.handlers.internal_registry import INTERNAL_APIS
 from penstock.net.listener import Listener
 from penstock.server.group_metrics import group_families
 from penstock.server.transaction_metrics import transaction_families
@@ -65,7 +65,7 @@ class BrokerCollector(Collector):
         requests = CounterMetricFamily("penstock_requests", "Requests received.", labels=["api"])
         errors = CounterMetricFamily("penstock_request_errors", "Error codes sent.", labels=["api", "error"])
         for key, metrics in self._broker.api_metrics.items():
-            name = APIS[key].name
+            name = INTERNAL_APIS[key].name
             requests.add_metric([name], metrics.requests)
             latency.add_metric([name], _cumulative(metrics), metrics.latency.sum_s)
             for code, count in list(metrics.errors.items()):

@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 from penstock import __version__
+from penstock.controller.forwarding import Controller
 from penstock.controller.producer_ids import ProducerIds
 from penstock.controller.registration import Registration
 from penstock.controller.service import ControllerService
@@ -32,12 +33,14 @@ from penstock.core.listeners import Listener as ListenerConfig
 from penstock.core.metrics import ApiMetrics
 from penstock.handlers.context import Broker
 from penstock.handlers.fetch_sessions import FetchSessions
+from penstock.handlers.internal_registry import INTERNAL_APIS
 from penstock.handlers.pipeline import Pipeline
 from penstock.handlers.registry import APIS
 from penstock.metadata.follower import Follower
 from penstock.metadata.image import ClusterImage, ImageDelta
 from penstock.metadata.open_store import open_store
 from penstock.metadata.records import Endpoint, InvalidMetadata, SessionState
+from penstock.net.channel import Channels
 from penstock.net.listener import ConnectionLimits, Listener
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
@@ -49,6 +52,12 @@ from penstock.runtime.syncs import Syncs
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
 from penstock.server.http import HttpServer
+from penstock.server.internal_listener import (
+    bind_internal_listener,
+    credentials,
+    internal_endpoint,
+    internal_limits,
+)
 from penstock.server.joining import join_cluster
 from penstock.server.session import BrokerSession
 from penstock.storage.flusher import Flusher
@@ -94,6 +103,7 @@ class Node:
         self._exit_code = 0
         self._state = "starting"
         self._listeners: list[Listener] = []
+        self._internal: Listener | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -127,9 +137,11 @@ class Node:
         )
         identity = await join_cluster(self._static_config, self._data, self._store, self._follower, self._files)
         self._node_id = BrokerId(identity.node_id)
-        self._controller = ControllerService(
+        self._service = ControllerService(
             self._store, self._follower, self._node_id, self._current_config, lambda: self._session.epoch
         )
+        self._channels = Channels(credentials(self._node_id, lambda: self._follower.image))
+        self._controller = Controller(self._service, self._follower, self._node_id, self._channels)
         tick = Tick(asyncio.get_running_loop())
         self._syncs = Syncs(FLUSH_THREADS) if Syncs.are_there() else None
         self._flusher = Flusher(self._flushes, self._disk_failed, parallel=FLUSH_THREADS, syncs=self._syncs)
@@ -159,11 +171,13 @@ class Node:
         broker = self._assemble()
         pipeline = Pipeline(broker)
         self._listeners = [self._listener(wanted, pipeline, tick) for wanted in self._config.listeners]
-        self._http = HttpServer(lambda: _metrics(broker, self._listeners), self._unready_reason)
+        self._internal = bind_internal_listener(broker, self._limits(), tick)
+        self._http = HttpServer(lambda: _metrics(broker, self._all_listeners), self._unready_reason)
         self._bind_http()
+        self._internal.start()
         await self._session.begin(self._registration(identity.directory_id))
         self._tasks.spawn(self._session.keep(), name="session")
-        self._tasks.spawn(self._controller.campaign(), name="controller")
+        self._tasks.spawn(self._service.campaign(), name="controller")
         await self._open_logs()
         Housekeeping(self._partitions, self._current_config, self._files, self._tasks, self._clock).start()
         self._open_for_clients()
@@ -175,7 +189,7 @@ class Node:
         self._groups.start(self._follower.image)
         await self._partitions.start(self._follower.image)
         await self._session.become(SessionState.SERVING)
-        await self._controller.take_part()
+        await self._service.take_part()
         await self._partitions.caught_up()
 
     def _assemble(self) -> Broker:
@@ -196,7 +210,7 @@ class Node:
             ),
             tasks=self._tasks,
             loop=asyncio.get_running_loop(),
-            api_metrics={key: ApiMetrics() for key in APIS},
+            api_metrics={key: ApiMetrics() for key in INTERNAL_APIS},
             apis=APIS,
         )
 
@@ -234,6 +248,7 @@ class Node:
     def _registration(self, directory_id: str) -> Registration:
         """What other brokers and clients need to find this one; a port of 0 has become a real one by now."""
         config = self._config
+        assert self._internal is not None
         return Registration(
             broker_id=self._node_id,
             listeners=tuple(
@@ -243,7 +258,12 @@ class Node:
             host=config.optional_str("penstock.host") or "",
             rack=config.optional_str("broker.rack"),
             directory_id=directory_id,
+            internal=internal_endpoint(config, self._internal),
         )
+
+    @property
+    def _all_listeners(self) -> list[Listener]:
+        return self._listeners if self._internal is None else [*self._listeners, self._internal]
 
     def _open_for_clients(self) -> None:
         config = self._config
@@ -278,6 +298,8 @@ class Node:
             )
             for listener in self._listeners:
                 listener.limits = self._limits()
+            if self._internal is not None:
+                self._internal.limits = internal_limits(self._limits())
 
     def _unready_reason(self) -> str | None:
         """A broker without its metadata still serves what has a leader, but nothing of it may change."""
@@ -323,13 +345,14 @@ class Node:
         self._forget_ready_file()
         if self._exit_code == 0:
             await self._hand_over()
-        for listener in self._listeners:
+        for listener in self._all_listeners:
             listener.stop_accepting()
         self._transactions.close()
         self._groups.close()
         await self._drain()
-        for listener in self._listeners:
+        for listener in self._all_listeners:
             listener.close()
+        await self._channels.close()
         await self._http.close()
         await self._tasks.stop()
         await self._session.end()
@@ -372,7 +395,7 @@ class Node:
         while self._clock.monotonic_ms() < deadline_ms:
             for partition in self._partitions.all():
                 partition.wake_waiters()
-            if all(connection.is_quiet for listener in self._listeners for connection in listener.connections):
+            if all(connection.is_quiet for listener in self._all_listeners for connection in listener.connections):
                 return
             await asyncio.sleep(DRAIN_POLL_S)
 

@@ -24,6 +24,7 @@ from typing import Final
 
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.messages import (
+    authentication,
     cluster,
     configs,
     consumer_groups,
@@ -50,6 +51,7 @@ MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (groups.SyncGroupRequest, groups.SyncGroupResponse),
     (groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
     (groups.ListGroupsRequest, groups.ListGroupsResponse),
+    (authentication.SaslHandshakeRequest, authentication.SaslHandshakeResponse),
     (cluster.ApiVersionsRequest, cluster.ApiVersionsResponse),
     (topics.CreateTopicsRequest, topics.CreateTopicsResponse),
     (topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
@@ -64,6 +66,7 @@ MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
     (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
     (cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse),
+    (authentication.SaslAuthenticateRequest, authentication.SaslAuthenticateResponse),
     (topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
     (groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),

@@ -1,0 +1,17 @@
+"""Every API that brokers serve to each other: those that clients are served, and their own."""
+
+from __future__ import annotations
+
+from penstock.handlers.ask_controller import ask_controller
+from penstock.handlers.registry import APIS, Api, api_row
+from penstock.protocol.messages import FLEXIBLE_SINCE
+from penstock.protocol.messages.internal import (
+    INTERNAL_MESSAGES,
+    AskControllerRequest,
+    AskControllerResponse,
+)
+
+INTERNAL_APIS: dict[int, Api] = APIS | {
+    AskControllerRequest.API_KEY: api_row(AskControllerRequest, AskControllerResponse, ask_controller)
+}
+INTERNAL_FLEXIBLE_SINCE = FLEXIBLE_SINCE | {request.API_KEY: request.FLEXIBLE_SINCE for request, _ in INTERNAL_MESSAGES}
