@@ -11,11 +11,13 @@ import apsw
 import pytest
 
 from penstock.core.errors import BrokerError, ErrorCode
+from penstock.metadata import sqlite_store
 from penstock.metadata.records import InvalidMetadata
 from penstock.metadata.sqlite_database import SqliteDatabase, refuse_unsafe_sqlite
 from penstock.metadata.sqlite_leases import SqliteLeases
 from penstock.metadata.sqlite_store import SqliteStore
-from penstock.metadata.store import LeaseExpired, Put, Transaction
+from penstock.metadata.store import Changes, LeaseExpired, Put, Transaction
+from penstock.runtime.tasks import spawn
 
 
 class FaultyDisk(apsw.VFS):
@@ -225,3 +227,31 @@ async def test_given_another_process_that_commits_and_dies_when_watching_then_al
     assert await writer.wait() == 9
     assert keys == [f"key{number}" for number in range(5)]
     await store.close()
+
+
+async def test_given_another_process_that_commits_when_watching_then_nobody_waits_for_the_next_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "POLL_INTERVAL_MS", 3_600_000)
+    directory = tmp_path / ("deep" * 30)  # longer than a socket's path may be
+    directory.mkdir()
+    store = await SqliteStore.open(directory / "metadata.db")
+    before = (await store.commit(put("mine", b"1"))).revision
+    watched = store.watch("", before)
+
+    async def first() -> Changes:
+        return await anext(watched)
+
+    seen = spawn(first(), name="watching")
+
+    writer = await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, str(directory / "metadata.db"))
+
+    assert (await asyncio.wait_for(seen, 20)).changes[0].key == "key0"
+    await writer.wait()
+    watchers = directory / "metadata.db-watchers"
+    assert len(list(watchers.iterdir())) == 2
+    await store.commit(put("mine", b"2"))  # finds nobody behind the other one
+    assert len(list(watchers.iterdir())) == 1
+    await watched.aclose()
+    await store.close()
+    assert list(watchers.iterdir()) == []

@@ -1,8 +1,8 @@
 """The embedded metadata store: a SQLite file that any number of brokers on one machine may share.
 
 All database work happens on one thread of its own, so the event loop never waits for the disk. Watches read the log of
-changes in the database; they are woken at once by commits of this process, and by others within the poll interval,
-when `PRAGMA data_version` shows that someone else has written.
+changes in the database; they are woken at once by commits of this process and by nudges of others, and within the poll
+interval anyway, when `PRAGMA data_version` shows that someone else has written.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TypeVar
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.metadata.sqlite_database import HISTORY_CHANGES, SqliteDatabase
 from penstock.metadata.sqlite_leases import SqliteLeases
+from penstock.metadata.sqlite_nudges import Nudges
 from penstock.metadata.store import Changes, Committed, LeaseId, Snapshot, Transaction
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import spawn
@@ -38,6 +39,7 @@ class SqliteStore:
         self._leases = leases
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
+        self._nudges = Nudges(database.path, self._wake)
         self._closed = False
         self._poller = spawn(self._poll(), name="metadata-poll")
 
@@ -69,6 +71,7 @@ class SqliteStore:
         await self._thread.run(self._database.close)
         self._thread.close()
         self._lease_thread.close()
+        self._nudges.close()
 
     async def commit(self, transaction: Transaction) -> Committed:
         return await self._write(lambda: self._database.commit(transaction))
@@ -106,6 +109,7 @@ class SqliteStore:
                 return work()
             finally:
                 self._loop.call_soon_threadsafe(self._wake)
+                self._nudges.send()
 
         return await self._run(write)
 
@@ -130,6 +134,8 @@ class SqliteStore:
             if version != seen or ended_leases:
                 seen = version
                 self._wake()
+                if ended_leases:
+                    self._nudges.send()
 
     def _look_around(self) -> tuple[int, bool]:
         return self._database.data_version(), self._leases.end_overdue()
