@@ -113,7 +113,7 @@ class Partition:
         # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
         # topic asks for.
         self.high_watermark: LogPosition = log.flushed_position if config.flush_messages == 1 else log.end_position
-        self._isr = Isr(isr, self.high_watermark.offset)
+        self._isr = Isr(isr, self.high_watermark.offset, leader=broker_id)
         self._broker_id = broker_id
         self._tick = tick
         self._flusher = flusher
