@@ -300,6 +300,22 @@ def test_given_checkpoints_when_a_crash_follows_then_recovery_starts_at_the_reco
     assert opened[ORDERS].flushed_offset == 10
 
 
+def test_given_a_truncated_log_when_checkpoints_say_more_of_it_then_that_is_known_until_they_are_written(
+    tmp_path: Path,
+) -> None:
+    data, logs = a_directory_with_logs(tmp_path)
+    flush(logs[ORDERS])
+    data.write(data.checkpoint_of(logs, {}))
+
+    logs[ORDERS].truncate_to(4, NOW_MS)
+    logs[PAYMENTS].truncate_to(4, NOW_MS)
+
+    assert data.vouches_beyond(ORDERS, logs[ORDERS].log_end_offset)
+    assert not data.vouches_beyond(PAYMENTS, logs[PAYMENTS].log_end_offset)
+    data.write(data.checkpoint_of(logs, {}))
+    assert not data.vouches_beyond(ORDERS, logs[ORDERS].log_end_offset)
+
+
 def test_given_a_moved_log_start_when_restarted_then_it_is_where_it_was(tmp_path: Path) -> None:
     data, logs = a_directory_with_logs(tmp_path)
     logs[ORDERS].move_log_start(7)

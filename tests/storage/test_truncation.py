@@ -78,3 +78,17 @@ def test_given_an_offset_below_the_log_when_truncated_then_an_empty_log_starts_t
 
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (3, 3, 0)
     assert append(log, a_batch()) == 3
+
+
+def test_given_a_truncation_that_was_not_flushed_when_a_clean_stop_follows_a_crash_then_no_epoch_returns(
+    new_log: NewLog,
+) -> None:
+    log = new_log()
+    append(log, a_batch(), epoch=5)
+    flush(log)
+
+    log.truncate_to(0, NOW_MS)
+    crashed = reopen(log, clean=False)
+
+    assert crashed.leader_epochs.entries == ()
+    assert reopen(crashed).leader_epochs.entries == ()

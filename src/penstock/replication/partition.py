@@ -119,7 +119,7 @@ class Partition:
         # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
         # topic asks for.
         self.high_watermark: LogPosition = log.flushed_position if config.flush_messages == 1 else log.end_position
-        self._isr = Isr((broker_id,), self.high_watermark.offset)
+        self._isr = Isr((broker_id,), self.high_watermark.offset, leader=broker_id)
         self._broker_id = broker_id
         self._tick = tick
         self._flusher = flusher
@@ -153,7 +153,7 @@ class Partition:
     def lead(self, leader_epoch: int, isr: tuple[BrokerId, ...]) -> None:
         """This broker leads from now on, or goes on to lead in a later epoch or with other in-sync replicas."""
         self.leader_epoch = leader_epoch
-        self._isr = Isr(isr, self.high_watermark.offset)
+        self._isr = Isr(isr, self.high_watermark.offset, leader=self._broker_id)
         self.refusal = self.offline
 
     def stop_leading(self, leader_epoch: int) -> None:

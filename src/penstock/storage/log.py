@@ -13,9 +13,12 @@ Everything runs on the loop thread unless its docstring says that it blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, place
-from penstock.storage import aborted, lookup, recovery, retention, segment_ages, truncation
+from penstock.storage import aborted, recovery, replicated, retention, segment_ages, truncation
 from penstock.storage.cleaning_state import CleaningState
 from penstock.storage.epochs import EpochEntry
 from penstock.storage.flush import DueSnapshot, FlushTicket, Unflushed, obsolete_snapshots
@@ -23,7 +26,8 @@ from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import ColdRead, FileSpan, LogFile, LogPosition, remove_if_there
 from penstock.storage.producer_snapshot import snapshot_path
 from penstock.storage.producers import DuplicateBatch, ProducerEntry
-from penstock.storage.reader import Reader, find_batch, segment_at, storage_error, storage_errors
+from penstock.storage.readable_log import ReadableLog
+from penstock.storage.reader import segment_at, storage_error, storage_errors
 from penstock.storage.segment import CorruptSegment, Segment, SegmentSavepoint, StagedBatch
 from penstock.storage.segment_swap import RetiredSegments
 from penstock.storage.txn_index import AbortedTransaction, TxnIndexEntry, entry_of
@@ -46,17 +50,14 @@ _TRANSACTION_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
 _new_tuple = tuple.__new__
 
 
-class Log:
+class Log(ReadableLog):
     __slots__ = (
         "_active",
         "_failure",
         "_is_changed",
-        "_last_abort_offset",
         "_now_ms",
-        "_reader",
         "_savepoint_end_offset",
         "_savepoint_epochs",
-        "_segments",
         "_snapshot_offsets",
         "_staged",
         "_staged_aborts",
@@ -64,33 +65,24 @@ class Log:
         "cleaning",
         "config",
         "directory",
-        "end_position",
         "flushed_position",
         "generation",
         "is_deleted",
         "is_swapping",
         "leader_epochs",
-        "log_end_offset",
-        "log_start_offset",
-        "producers",
         "recovery_point",
         "recovery_report",
     )
 
     def __init__(self, directory: str, config: LogConfig, opened: recovery.OpenedLog, now_ms: int) -> None:
+        super().__init__(opened.segments, opened.log_start_offset, opened.end_position, opened.producers)
         self.directory = directory
         self.config = config
-        self.log_start_offset = opened.log_start_offset
-        # Staged batches included.
-        self.log_end_offset = opened.end_position.offset
-        self.end_position = opened.end_position
         self.flushed_position = opened.flushed_position
         self.recovery_point = opened.flushed_position.offset
         self.leader_epochs = opened.leader_epochs
-        self.producers = opened.producers
         # None: the last stop was clean.
         self.recovery_report = opened.report
-        self._segments = opened.segments
         self._active = opened.segments[-1]
         self._active.is_active = True
         self._snapshot_offsets = opened.snapshot_offsets
@@ -101,12 +93,10 @@ class Log:
         self.is_swapping = False
         self.cleaning = CleaningState()
         self._failure: str | None = None
-        self._reader = Reader()
         self._now_ms = now_ms
         self._staged: list[StagedBatch] = []
         # Of the markers among what is staged, in their order.
         self._staged_aborts: list[TxnIndexEntry] = []
-        self._last_abort_offset = aborted.no_abort_behind(self._segments, self.log_end_offset)
         self._savepoint_end_offset = self.log_end_offset
         self._savepoint_epochs: tuple[EpochEntry, ...] = ()
 
@@ -133,14 +123,6 @@ class Log:
         return cls(directory, config, opened, now_ms)
 
     # What it is now
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        return self._segments
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments)
 
     @property
     def flushed_offset(self) -> int:
@@ -223,20 +205,45 @@ class Log:
         self._now_ms = now_ms
         return base_offset
 
-    def write_staged(self) -> LogPosition:
-        """Writes what was staged and returns the new end. BrokerError: none of it is in the log, all is undone."""
+    def append_replicated(self, records: memoryview, leader_epoch: int, now_ms: int) -> LogPosition:
+        """The whole batches of what the leader of `leader_epoch` answered, as they are. Returns the new end.
+
+        Raises BeginsEarlier, or BrokerError: CORRUPT_MESSAGE for what no leader sends, KAFKA_STORAGE_ERROR when it was
+        not written (for ever if `is_failed`). Then nothing changed.
+        """
+        self._check_writable()
+        assert not self._staged
+        first = replicated.first_header(records)
+        is_empty = self.log_start_offset == self.log_end_offset and self.size_bytes == 0
+        if first is not None and is_empty and first.base_offset < self.log_end_offset <= first.last_offset:
+            raise replicated.BeginsEarlier(first.base_offset)
+        epochs = self.leader_epochs
+        batches = replicated.check(records, self.log_end_offset, epochs.latest_epoch, leader_epoch)
+        if not batches:
+            return self.end_position
+        self._savepoint_end_offset, self._savepoint_epochs = self.log_end_offset, epochs.entries
+        self._staged, self._staged_aborts = replicated.stage(records, batches, epochs, self.producers, now_ms)
+        self.log_end_offset = self._staged[-1].last_offset + 1
+        self._now_ms = now_ms
+        return self.write_staged(records)
+
+    def write_staged(self, whole: memoryview | None = None) -> LogPosition:
+        """Writes what was staged and returns the new end. BrokerError: none of it is in the log, all is undone.
+
+        `whole` is where all of it lies side by side, when it does.
+        """
         staged = self._staged
         if not staged:
             return self.end_position
         first, savepoint = self._active, self._active.savepoint()
         due_snapshots = len(self._unflushed.snapshots)
         try:
-            done = first.append(staged, 0, self.config, self._now_ms)
+            done = first.append(staged, 0, self.config, self._now_ms, whole)
             if self._staged_aborts:
                 self._index_aborts(done)
             while done < len(staged):
                 self._roll(staged[done].base_offset, self.producers.before(staged[done:]))
-                done = self._active.append(staged, done, self.config, self._now_ms)
+                done = self._active.append(staged, done, self.config, self._now_ms, whole)
                 if self._staged_aborts:
                     self._index_aborts(done)
         except OSError as error:
@@ -367,82 +374,6 @@ class Log:
     def _recovery_start(self) -> int:
         return self._segments[max(0, segment_at(self._segments, self.recovery_point))].base_offset
 
-    # Reading
-
-    def read(
-        self, offset: int, max_bytes: int, upper: LogPosition, *, at_least_one: bool, wait: bool = False
-    ) -> FileSpan | None:
-        """The bytes from the batch that holds `offset`, below `upper`; they may end inside a batch.
-
-        None when there are none, or when the first batch is above `max_bytes` and need not be given. Never waits for
-        the disk: raises ColdRead. With wait=True it blocks, is thread-safe and leaves the bytes in the page cache.
-        """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise BrokerError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}",
-            )
-        try:
-            return self._reader.read(self._segments, offset, max_bytes, upper, at_least_one=at_least_one, wait=wait)
-        except (OSError, CorruptSegment) as error:
-            raise storage_error(error) from error
-
-    def position_of(self, offset: int, *, wait: bool = True) -> LogPosition:
-        """Blocking, thread-safe. Where the batch that holds `offset` starts; the end, if no batch does.
-
-        With wait=False it never waits for the disk: raises ColdRead.
-        """
-        upper = self.end_position
-        with storage_errors():
-            found = find_batch(self._segments, offset, upper, wait=wait)
-        if found is None:
-            return upper
-        segment, (position, header) = found
-        return LogPosition(max(header.base_offset, self.log_start_offset), segment.base_offset, position)
-
-    def offset_for_timestamp(self, timestamp: int, upper: LogPosition) -> lookup.TimestampAndOffset | None:
-        """Blocking, thread-safe. The first record below `upper` that is not older than `timestamp`."""
-        with storage_errors():
-            return lookup.first_at_or_after(self._segments, timestamp, self.log_start_offset, upper)
-
-    def offset_of_max_timestamp(self, upper: LogPosition) -> lookup.TimestampAndOffset | None:
-        """Blocking, thread-safe. The first record below `upper` with the largest timestamp."""
-        with storage_errors():
-            return lookup.largest(self._segments, self.log_start_offset, upper)
-
-    # Transactions
-
-    def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Of the earliest transaction that is open, or whose marker is not below the high watermark. None: of none.
-
-        The high watermark of one call must not be below that of an earlier one, but after a truncation.
-        """
-        offset = self.producers.transactions.first_unstable_offset(high_watermark)
-        return max(offset, self.log_start_offset) if offset is not None else None
-
-    def open_transactions(self) -> dict[int, int]:
-        """Producer id to first offset."""
-        return dict(self.producers.transactions.open)
-
-    def may_have_aborted(self, from_offset: int) -> bool:
-        """False: no aborted transaction ends at or behind `from_offset`, so `aborted_transactions` finds none."""
-        return from_offset <= self._last_abort_offset
-
-    def aborted_transactions(
-        self, from_offset: int, upper_offset: int, *, wait: bool = True
-    ) -> list[AbortedTransaction]:
-        """Thread-safe. Those that overlap [from_offset, upper_offset), by first offset. Without `wait`, ColdRead."""
-        with storage_errors():
-            entries = list(aborted.aborted_between(self._segments, from_offset, upper_offset, wait=wait))
-        return sorted((AbortedTransaction(*entry[:2]) for entry in entries), key=lambda each: each.first_offset)
-
-    def upper_offset_of(self, span: FileSpan, offset: int, upper: LogPosition, *, wait: bool = True) -> int:
-        """Thread-safe. Above all offsets in the span, and not far above; `offset` is in it or before it. Without
-        `wait`, ColdRead.
-        """
-        with storage_errors():
-            return aborted.upper_offset_of(self._segments, span, offset, upper, wait=wait)
-
     # Shortening
 
     def move_log_start(self, offset: int) -> None:
@@ -480,38 +411,72 @@ class Log:
         return RetiredSegments(retired)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Blocking, with nothing else going on in this log. Everything from the batch that holds `offset` on goes."""
-        assert not self._staged and not self.is_swapping
+        """Blocking. Everything from the batch that holds `offset` on goes.
+
+        Nothing else may go on in this log, on the loop or in a thread: no flush, no swap, no reader. The checkpoint of
+        the recovery point must not stay beyond the new end when the log grows again, or a start would trust what was
+        never flushed; and whoever keeps a high watermark, cuts it.
+        """
         if offset >= self.log_end_offset:
             return
-        try:
-            truncated = truncation.truncate(
+        with self._shortening("truncation"):
+            shorter = truncation.truncate(
                 self.directory, self.config, self._segments, self._snapshot_offsets, offset, now_ms
             )
+        end_offset = shorter.end_position.offset
+        shorter.producers.transactions.take_ended(self.producers.transactions.ended_before(end_offset))
+        self._become(shorter)
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        if end_offset < self.flushed_position.offset:
+            self.flushed_position = self.end_position
+        self.recovery_point = min(self.recovery_point, end_offset)
+        self.cleaning.cleaned_offset = min(self.cleaning.cleaned_offset, end_offset)
+        self._unflushed.snapshots = [each for each in self._unflushed.snapshots if each.offset <= end_offset]
+        self._unflushed.files.append(self._active.file())
+        if self.leader_epochs.cut_after(end_offset):
+            self._unflushed.epochs = self.leader_epochs.entries
+
+    def start_at(self, offset: int, now_ms: int, log_start_offset: int | None = None) -> None:
+        """Blocking. All of the log goes, and an empty one begins at `offset`: what would come next, no leader has.
+
+        What holds for `truncate_to` holds for this. Readers may begin at `log_start_offset`, if the first batch will
+        begin before it.
+        """
+        with self._shortening("starting anew"):
+            fresh = truncation.start_anew(
+                self.directory, self.config, self._segments, self._snapshot_offsets, offset, now_ms
+            )
+        # What else is due stays so: the names of a partition that has only just been made.
+        due = self._unflushed
+        due.files, due.snapshots, due.epochs = [], [], None
+        self._become(fresh)
+        self.log_start_offset = offset if log_start_offset is None else log_start_offset
+        self.flushed_position = self.end_position
+        self.recovery_point = offset
+        self.cleaning.cleaned_offset = 0
+        self.leader_epochs.restore(())
+
+    @contextmanager
+    def _shortening(self, what: str) -> Iterator[None]:
+        assert not self._staged and not self.is_swapping
+        try:
+            yield
         except (OSError, CorruptSegment) as error:
-            self.fail(f"truncation failed: {error}")
+            self.fail(f"{what} failed: {error}")
             raise storage_error(error) from error
-        self._segments = truncated.segments
+
+    def _become(self, shorter: truncation.TruncatedLog) -> None:
+        self._segments = shorter.segments
         self._active = self._segments[-1]
         self._active.is_active = True
-        ended = self.producers.transactions.ended_before(truncated.end_position.offset)
-        self.producers = truncated.producers
-        self.producers.transactions.take_ended(ended)
-        self._snapshot_offsets = truncated.snapshot_offsets
-        self.end_position = truncated.end_position
+        self.producers = shorter.producers
+        self._snapshot_offsets = shorter.snapshot_offsets
+        self.end_position = shorter.end_position
         self.log_end_offset = self.end_position.offset
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        if self.end_position.offset < self.flushed_position.offset:
-            self.flushed_position = self.end_position
-        self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self.generation += 1
-        self.cleaning.cleaned_offset = min(self.cleaning.cleaned_offset, self.log_end_offset)
         self._reader.forget()
-        self._unflushed.snapshots = [s for s in self._unflushed.snapshots if s.offset <= self.log_end_offset]
-        self._unflushed.files.append(self._active.file())
+        self._last_abort_offset = aborted.no_abort_behind(self._segments, self.log_end_offset)
         self._unflushed.directories.append(self.directory)
-        if self.leader_epochs.cut_after(self.log_end_offset):
-            self._unflushed.epochs = self.leader_epochs.entries
         self._is_changed = True
 
     # Replacing: compaction's segments for those it read

@@ -265,6 +265,15 @@ class DataDirectory:
             {tp: each.cleaning.cleaned_offset for tp, each in logs.items() if each.cleaning.cleaned_offset},
         )
 
+    def vouches_beyond(self, tp: TopicPartition, end_offset: int) -> bool:
+        """Whether the checkpoints on disk say more of a log than is true now that it ends here, as after a truncation.
+
+        They must be written again before the log grows. To be asked while no checkpoint is being written.
+        """
+        return any(
+            offsets.get(tp, 0) > end_offset for offsets in (self._written.recovery_points, self._written.log_starts)
+        )
+
     def write(self, checkpoint: Checkpoint) -> None:
         """Files that would not change are left alone, and so is what they say of logs that could not be opened."""
         with self._writing:

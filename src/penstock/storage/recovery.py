@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.storage import checkpoints, producer_snapshot
-from penstock.storage.epochs import LeaderEpochs
+from penstock.storage.epochs import EpochEntry, LeaderEpochs
 from penstock.storage.flush import DueSnapshot, Unflushed
 from penstock.storage.index import BadIndex
 from penstock.storage.leftovers import DirectoryListing, tidy
@@ -100,6 +100,7 @@ def load(
 
 
 def _create(directory: str, config: LogConfig, base_offset: int, unflushed: Unflushed, now_ms: int) -> OpenedLog:
+    remove_if_there(_epochs_path(directory))  # of a log that is no more
     segment = Segment.create(directory, base_offset, config, now_ms)
     segment.close_files()
     if directory not in unflushed.directories:
@@ -181,6 +182,7 @@ class _Repair:
         "_config",
         "_directory",
         "_epochs",
+        "_epochs_on_disk",
         "_listing",
         "_now_ms",
         "_producers",
@@ -208,6 +210,7 @@ class _Repair:
         # As they were at the base offset of the segment scanned last.
         self._producers_at_active: dict[int, ProducerEntry] = {}
         self._epochs = LeaderEpochs()
+        self._epochs_on_disk: tuple[EpochEntry, ...] = ()
 
     def run(self, log_start_offset: int) -> OpenedLog:
         first = max(0, segment_at(self._segments, self._report.recovery_point))
@@ -233,7 +236,8 @@ class _Repair:
 
     def _load_epochs(self, before: Sequence[Segment]) -> None:
         try:
-            self._epochs.restore(checkpoints.read_epochs(_epochs_path(self._directory)))
+            self._epochs_on_disk = checkpoints.read_epochs(_epochs_path(self._directory))
+            self._epochs.restore(self._epochs_on_disk)
         except checkpoints.BadCheckpoint:
             for _, (_, header) in batches_between(before, 0, self._segments[len(before)].base_offset):
                 self._epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -299,7 +303,9 @@ class _Repair:
             snapshot_offsets=snapshots,
             unflushed=self._unflushed(segments, first, end_offset, snapshots),
             report=self._report,
-            is_changed=any(segment.size for segment in segments) or self._report.truncated_bytes > 0,
+            is_changed=any(segment.size for segment in segments)
+            or self._report.truncated_bytes > 0
+            or self._epochs.entries != self._epochs_on_disk,
         )
 
     def _remaining_snapshots(self, usable: list[int], start_offset: int, end_offset: int) -> list[int]:
@@ -348,6 +354,8 @@ class _Repair:
                 unflushed.paths += [segment.path, *segment.index_paths()]
             unflushed.directories.append(self._directory)
             unflushed.epochs = self._epochs.entries
+        elif self._epochs.entries != self._epochs_on_disk:
+            unflushed.epochs = self._epochs.entries  # of batches that were cut off just before the crash
         return unflushed
 
 

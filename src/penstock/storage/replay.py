@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from penstock.protocol.batch import BatchHeader, ReadableBuffer
 from penstock.protocol.control import EndMarker, read_end_marker
 from penstock.storage import producer_snapshot
 from penstock.storage.log_file import remove_if_there
@@ -44,19 +45,25 @@ def rebuild_producers(
 
 def replay_batch(producers: Producers, segment: Segment, batch: LocatedBatch, now_ms: int) -> TxnIndexEntry | None:
     """What the batch adds to the segment's transaction index."""
-    header = batch.header
+    position, header = batch
     if not header.is_control:
         producers.replay(header, now_ms)
         return None
-    marker = _marker_at(segment, batch)
+    return replay_control(producers, header, segment.file().read(header.size, position), 0, now_ms)
+
+
+def replay_control(
+    producers: Producers, header: BatchHeader, content: ReadableBuffer, position: int, now_ms: int
+) -> TxnIndexEntry | None:
+    """The same for the control batch at `position`."""
+    marker = _marker_at(header, content, position)
     ended = producers.replay_marker(marker, header.base_offset, now_ms) if marker is not None else None
     return entry_of(ended) if ended is not None and not ended.is_commit else None
 
 
-def _marker_at(segment: Segment, batch: LocatedBatch) -> EndMarker | None:
-    position, header = batch
+def _marker_at(header: BatchHeader, content: ReadableBuffer, position: int) -> EndMarker | None:
     try:
-        return read_end_marker(segment.file().read(header.size, position)) if header.producer_id >= 0 else None
+        return read_end_marker(content, position) if header.producer_id >= 0 else None
     except ValueError:
         return None  # a control record of a kind that we do not know: it ends nothing
 

@@ -181,8 +181,13 @@ class Segment:
 
     # Writing
 
-    def append(self, staged: list[StagedBatch], start: int, config: LogConfig, now_ms: int) -> int:
-        """Writes staged[start:] up to the first batch that belongs into a new segment; returns that one's place."""
+    def append(
+        self, staged: list[StagedBatch], start: int, config: LogConfig, now_ms: int, whole: memoryview | None = None
+    ) -> int:
+        """Writes staged[start:] up to the first batch that belongs into a new segment; returns that one's place.
+
+        `whole` is where all that is staged lies side by side, when it does: written as one piece.
+        """
         position = self.size
         since_entry = self.bytes_since_index_entry
         max_timestamp, offset_of_max = self.max_timestamp, self.offset_of_max_timestamp
@@ -212,13 +217,17 @@ class Segment:
             views.append(view)
             position += size
             since_entry += size
-        if views:
+        taken = len(views)
+        if taken:
+            if whole is not None:
+                begin = sum(batch.size for batch in staged[:start])
+                views = [whole[begin : begin + position - self.size]]
             self._write(views, entries)
             self.size = position
             self.bytes_since_index_entry = since_entry
             self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, offset_of_max
             self.rolling_timestamp = rolling_timestamp
-        return start + len(views)
+        return start + taken
 
     def _free_index_entries(self, config: LogConfig) -> int:
         index_bytes = config.segment_index_bytes

@@ -1,14 +1,15 @@
-"""Cutting the end of a log off, as a follower does that has what its leader has not. Blocks."""
+"""Cutting the end of a log off, as a follower does that has what its leader has not; or all of it. Blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.storage import checkpoints, producer_snapshot
 from penstock.storage.aborted import check_txn_index
 from penstock.storage.index import TimeEntry
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_file import LogPosition
+from penstock.storage.log_file import LogPosition, remove_if_there
 from penstock.storage.producers import Producers
 from penstock.storage.reader import segment_at
 from penstock.storage.replay import rebuild_producers
@@ -52,6 +53,30 @@ def truncate(
             _cut(active, active.size, offset)
     producers, snapshots = rebuild_producers(directory, kept, snapshot_offsets, end_offset, now_ms)
     return TruncatedLog(kept, LogPosition(end_offset, active.base_offset, active.size), producers, snapshots)
+
+
+def start_anew(
+    directory: str,
+    config: LogConfig,
+    segments: Sequence[Segment],
+    snapshot_offsets: Sequence[int],
+    base_offset: int,
+    now_ms: int,
+) -> TruncatedLog:
+    """Nothing of the log remains, and an empty one begins at `base_offset`.
+
+    The last segment goes first and the new one comes after the last is gone, durably: whenever this stops, a start
+    finds a beginning of the old log, an empty log, or the new one, and never both.
+    """
+    with checkpoints.changed_directory(directory):
+        for segment in reversed(segments):
+            segment.remove()
+    with checkpoints.changed_directory(directory):
+        for offset in snapshot_offsets:
+            remove_if_there(producer_snapshot.snapshot_path(directory, offset))
+        remove_if_there(f"{directory}/{checkpoints.LEADER_EPOCHS}")
+        active = Segment.create(directory, base_offset, config, now_ms)
+    return TruncatedLog((active,), LogPosition(base_offset, base_offset, 0), Producers(), [])
 
 
 def _cut(segment: Segment, position: int, offset: int) -> None:
