@@ -102,6 +102,11 @@ class BrokerConfig:
         """This configuration under the overrides of the metadata store: for all brokers, and for this one."""
         return BrokerConfig(self._assignments, dynamic_defaults=defaults, dynamic=own)
 
+    def as_node(self, node_id: builtins.int) -> BrokerConfig:
+        """This configuration with the id that the broker has, said or not."""
+        kept = Assignment("node.id", str(node_id), "the data directory")
+        return BrokerConfig((kept, *self._assignments))
+
     def _check_together(self) -> None:
         log_dirs = self["log.dirs"]
         if isinstance(log_dirs, tuple) and len(log_dirs) != 1:

@@ -130,13 +130,15 @@ class Node:
             self._static_config.optional_str("penstock.metadata"), self._static_config.data_dir
         )
         self._follower = Follower(self._store, self._tasks)
-        self._follower.add_listener(self._configs_changed)
         await self._follower.start()
         self._session = BrokerSession(
             self._store, self._follower, self._clock, self._static_config.int("broker.session.timeout.ms")
         )
         identity = await join_cluster(self._static_config, self._data, self._store, self._follower, self._files)
         self._node_id = BrokerId(identity.node_id)
+        self._static_config = self._static_config.as_node(identity.node_id)
+        self._follow_configs(self._follower.image)
+        self._follower.add_listener(self._configs_changed)
         self._service = ControllerService(
             self._store, self._follower, self._node_id, self._current_config, lambda: self._session.epoch
         )
@@ -293,13 +295,16 @@ class Node:
 
     def _configs_changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs_changed:
-            self._config = self._static_config.with_dynamic(
-                new.broker_configs.get(None, {}), new.broker_configs.get(self._node_id, {})
-            )
+            self._follow_configs(new)
             for listener in self._listeners:
                 listener.limits = self._limits()
             if self._internal is not None:
                 self._internal.limits = internal_limits(self._limits())
+
+    def _follow_configs(self, image: ClusterImage) -> None:
+        self._config = self._static_config.with_dynamic(
+            image.broker_configs.get(None, {}), image.broker_configs.get(self._node_id, {})
+        )
 
     def _unready_reason(self) -> str | None:
         """A broker without its metadata still serves what has a leader, but nothing of it may change."""
