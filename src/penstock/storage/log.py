@@ -129,6 +129,10 @@ class Log(ReadableLog):
         return self.flushed_position.offset
 
     @property
+    def cleaned_offset(self) -> int:
+        return self.cleaning.cleaned_offset
+
+    @property
     def is_dirty(self) -> bool:
         """Whether a flush would find anything to do."""
         return self.end_position.offset > self.flushed_position.offset or bool(self._unflushed)
