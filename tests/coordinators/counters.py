@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.testkit.images import a_sole_replica
+
 from penstock.coordinators.decision import Caller, Decision, LogRecord, Now, Producer
 from penstock.coordinators.shard import Shard
 from penstock.coordinators.timers import Timers
@@ -169,7 +171,7 @@ class Broker:
             tasks=TaskGroup(),
             metrics=TopicMetrics(),
         )
-        self.partition.lead(0, (LEADER,))
+        self.partition.lead(a_sole_replica(LEADER), {}, lag_max_ms=30_000, now_ms=0)
         self.shard = Shard(
             self.partition,
             self._machine,

@@ -28,6 +28,15 @@ def after(cluster: ACluster) -> PartitionImage:
     return cluster.partition("orders")
 
 
+def leader_of(cluster: ACluster) -> BrokerId | None:
+    """A leader whose session is over is none, whatever the record says."""
+    partition = cluster.partition("orders")
+    is_led = partition.leader is not None and (
+        cluster.image.session_epoch(partition.leader) == partition.leader_broker_epoch
+    )
+    return partition.leader if is_led else None
+
+
 def test_given_a_leader_that_dies_then_the_next_in_sync_replica_leads_in_a_new_epoch() -> None:
     cluster = a_cluster()
     cluster.broker_dies(ONE)
@@ -76,16 +85,15 @@ def test_given_too_few_in_sync_then_those_who_left_stay_eligible_and_lead_when_t
 
     alone = after(cluster)
     cluster.broker_dies(ONE)
-    nobody = after(cluster)
+    nobody = after(cluster), leader_of(cluster)
     cluster.broker_starts(THREE)
-    still_nobody = after(cluster)
+    still_nobody = after(cluster), leader_of(cluster)
     cluster.broker_starts(TWO)
     eligible = after(cluster)
 
     # Two and one could commit without three, so three may lack what they committed. One alone commits nothing.
     assert (alone.leader, alone.isr, alone.eligible) == (ONE, (ONE,), (TWO,))
-    assert (nobody.leader, nobody.isr, nobody.eligible) == (None, (ONE,), (TWO,))
-    assert still_nobody.leader is None
+    assert nobody == still_nobody == (alone, None)
     assert (eligible.leader, eligible.isr, eligible.eligible) == (TWO, (TWO,), (ONE,))
 
 
@@ -128,7 +136,7 @@ def test_given_a_topic_that_may_commit_with_fewer_replicas_from_now_on_then_nobo
     partition = after(cluster)
 
     assert before.eligible == (TWO, THREE)
-    assert (partition.leader, partition.isr, partition.eligible) == (None, (ONE,), ())
+    assert (leader_of(cluster), partition.isr, partition.eligible) == (None, (ONE,), ())
 
 
 def test_given_a_replicated_topic_when_created_then_it_says_itself_how_many_replicas_it_needs() -> None:
@@ -179,11 +187,11 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         before = self.cluster.partition("orders")
         partition = after(self.cluster)
         assert partition.leader_epoch - before.leader_epoch in (0, 1)
-        if partition.leader is not None:
+        leader = leader_of(self.cluster)
+        if leader is not None:
             if (partition.leader, partition.leader_epoch) != (before.leader, before.leader_epoch):
-                assert partition.leader in self.complete
-            session = self.cluster.image.sessions[partition.leader]
-            assert session.epoch == partition.leader_broker_epoch
+                assert leader in self.complete
+            session = self.cluster.image.sessions[leader]
             assert session.state is SessionState.SERVING or not self._others_could_lead(partition)
         else:
             assert not self._others_could_lead(partition)
@@ -195,14 +203,14 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
     def commits(self) -> None:
         """The leader of the moment commits a record, if it may; who is not in sync lacks it from then on."""
         partition = self.cluster.partition("orders")
-        if self._is_led(partition) and len(partition.isr) >= self.min_isr:
+        if leader_of(self.cluster) is not None and len(partition.isr) >= self.min_isr:
             self.complete = set(partition.isr)
 
     @rule(broker=st.sampled_from(ALL))
     def catches_up(self, broker: BrokerId) -> None:
         """The leader has sent everything to a follower, and takes it into the in-sync set."""
         partition = self.cluster.partition("orders")
-        if not self._is_led(partition) or broker not in self.cluster.image.serving() or broker in partition.isr:
+        if leader_of(self.cluster) is None or broker not in self.cluster.image.serving() or broker in partition.isr:
             return
         assert partition.leader is not None
         self.complete.add(broker)
@@ -215,11 +223,6 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         )
         (answer,) = self.cluster.ask(AlterPartition(partition.leader, partition.leader_broker_epoch, (proposal,)))
         assert isinstance(answer.outcome, int), answer.outcome
-
-    def _is_led(self, partition: PartitionImage) -> bool:
-        """A leader whose session is over is none, whatever the record says."""
-        leader = partition.leader
-        return leader is not None and self.cluster.image.session_epoch(leader) == partition.leader_broker_epoch
 
     @invariant()
     def the_record_is_sound(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.testkit.images import a_sole_replica
 
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -52,7 +53,7 @@ def a_partition(directory: Path, files: Files, *, clean: bool = True, flush_mess
         tasks=TaskGroup(),
         metrics=TopicMetrics(),
     )
-    partition.lead(0, (LEADER,))
+    partition.lead(a_sole_replica(LEADER), {}, lag_max_ms=30_000, now_ms=0)
     return partition
 
 

@@ -76,13 +76,19 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: A
     assert result.error_code == 0, result
 
 
-def create_topic_on(client: RawClient, name: str, *, replicas: Sequence[int]) -> None:
-    """A topic of one partition, on these brokers."""
+def create_topic_on(client: RawClient, name: str, *, replicas: Sequence[int], **configs: Any) -> None:
+    """A topic of one partition, on these brokers; the first leads. Asked until the controller knows them all."""
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))
-    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment])
+    rows = [CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()]
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=rows)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
-    (result,) = client.exchange(request, 7, CreateTopicsResponse).topics
-    assert result.error_code == 0, result
+
+    def created() -> bool:
+        (result,) = client.exchange(request, 7, CreateTopicsResponse).topics
+        assert result.error_code in (0, ErrorCode.INVALID_REPLICA_ASSIGNMENT), result
+        return result.error_code == 0
+
+    eventually(created)
 
 
 def create_usable_topic(

@@ -43,6 +43,7 @@ from penstock.metadata.records import (
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 CLUSTER_KEY_BYTES = 32
+UNKNOWN_BROKER_EPOCH = -1
 
 
 def initialize_cluster(command: InitializeCluster, image: ClusterImage, seed: bytes) -> Decision[str]:
@@ -103,12 +104,20 @@ def _accept(
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{what} is led by {state.leader}, not by {proposer}")
     if proposed.partition_epoch != state.partition_epoch:
         raise BrokerError(ErrorCode.INVALID_UPDATE_VERSION, f"{what} is in partition epoch {state.partition_epoch}")
+    if len(proposed.broker_epochs) not in (0, len(proposed.isr)):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "each member has one broker epoch")
     if proposer not in proposed.isr or len(set(proposed.isr)) != len(proposed.isr):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{list(proposed.isr)} is no in-sync set with its leader once")
     serving = image.serving()
-    for broker_id in set(proposed.isr) - set(state.isr):
-        if broker_id not in state.replicas or broker_id not in serving:
+    broker_epochs = proposed.broker_epochs or (UNKNOWN_BROKER_EPOCH,) * len(proposed.isr)
+    for broker_id, broker_epoch in zip(proposed.isr, broker_epochs, strict=True):
+        is_new = broker_id not in state.isr
+        if broker_id not in state.replicas or (is_new and broker_id not in serving):
             raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} cannot be in sync for {what}")
+        if broker_epoch not in (UNKNOWN_BROKER_EPOCH, image.session_epoch(broker_id)):
+            raise BrokerError(
+                ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} is not the one that has fetched {what} any more"
+            )
     epoch = state.partition_epoch + 1
     eligible = still_eligible(state, proposed.isr, topic_rules(topic.configs, config))
     accepted = replace(state.record(), isr=proposed.isr, eligible=eligible, partition_epoch=epoch)

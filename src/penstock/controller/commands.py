@@ -174,13 +174,18 @@ class Reconcile(Command[tuple[ElectedPartition, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ProposedIsr:
-    """The leader of a partition asks for another in-sync set, as of the epochs that it knows (KIP-497)."""
+    """The leader of a partition asks for another in-sync set, as of the epochs that it knows (KIP-497).
+
+    `broker_epochs` are those that the members fetch with, in their order; -1 stands for one that the leader has not
+    heard of since it leads (KIP-903).
+    """
 
     topic_id: TopicId
     partition: int
     leader_epoch: LeaderEpoch
     partition_epoch: int
     isr: tuple[BrokerId, ...]
+    broker_epochs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,9 @@ def fitted(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> Pa
     isr = tuple(member for member in partition.isr if member in serving)
     if not isr:
         return _without_serving_members(partition, brokers, rules)
-    keeps_leader = partition.leader in isr and serving.get(partition.leader) == partition.leader_broker_epoch
-    leader = partition.leader if keeps_leader else _preferred(partition, isr)
+    leader = partition.leader
+    if leader not in isr or serving.get(leader) != partition.leader_broker_epoch:
+        leader = _preferred(partition, isr)
     return _changed(partition, leader, isr, still_eligible(partition, isr, rules), brokers)
 
 
@@ -117,7 +118,7 @@ def _without_serving_members(partition: PartitionImage, brokers: Brokers, rules:
     if rules.allows_unclean and others:
         elected = _preferred(partition, others)
         return _changed(partition, elected, (elected,), (), brokers)
-    return _changed(partition, None, partition.isr, partition.eligible, brokers)
+    return None  # a leader whose session is over leads nothing, whatever the record says
 
 
 def _preferred(partition: PartitionImage, candidates: Collection[BrokerId]) -> BrokerId:
@@ -134,12 +135,12 @@ def still_eligible(partition: PartitionImage, isr: tuple[BrokerId, ...], rules: 
 
 def _changed(
     partition: PartitionImage,
-    leader: BrokerId | None,
+    leader: BrokerId,
     isr: tuple[BrokerId, ...],
     eligible: tuple[BrokerId, ...],
     brokers: Brokers,
 ) -> PartitionRecord | None:
-    broker_epoch = 0 if leader is None else brokers.serving[leader]
+    broker_epoch = brokers.serving[leader]
     is_new_leader = (leader, broker_epoch) != (partition.leader, partition.leader_broker_epoch)
     if not is_new_leader and (isr, eligible) == (partition.isr, partition.eligible):
         return None

@@ -23,6 +23,7 @@ from penstock.handlers.fetch_sessions import (
     FetchSession,
     PartitionKey,
 )
+from penstock.handlers.replica_fetch import ReplicaFetch
 from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer, Connection
 from penstock.protocol.frames import RequestHeader
@@ -50,6 +51,9 @@ def fetch(connection: Connection, frame: memoryview, header: RequestHeader, brok
     metrics = broker.api_metrics[API_KEY]
     metrics.requests += 1
     metrics.requests_with_trailing_bytes += header.body_start + consumed < len(frame)
+    if request.replica_state is not None and connection.session.broker_id == request.replica_state.replica_id:
+        ReplicaFetch(request, request.replica_state, header, connection.expect_answer(), broker).start()
+        return
     call = FetchCall(request, header, connection.expect_answer(), broker, started)
     call.start()
 
@@ -104,11 +108,10 @@ class FetchCall:
             self._park(read)
 
     def _refuse_replicas(self) -> None:
-        """Only brokers fetch as replicas, each as itself, and none comes through a client listener."""
+        """Only brokers fetch as replicas (replica_fetch.py), and those do not come through a client listener."""
         request = self._request
         state = request.replica_state
-        replica_id = request.replica_id if state is None else state.replica_id
-        if replica_id >= 0 and replica_id != self._answer.session.broker_id:
+        if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "replica fetches are not open to clients")
 
     def _resolve_session(self) -> None:
@@ -150,7 +153,7 @@ class FetchCall:
 
     def _park(self, read: Reading) -> None:
         parked = ParkedFetch(
-            read.partitions,
+            [partition.waiters for partition in read.partitions],
             self._request.min_bytes - read.total_bytes,
             min(self._request.max_wait_ms, MAX_WAIT_MS),
             self._read_again,

@@ -39,7 +39,11 @@ class Nudges:
 
     def send(self) -> None:
         """On any thread. To everybody else; who has more nudges waiting than fit will look anyway."""
-        for name in os.listdir(self._directory):  # noqa: PTH208 - by its descriptor
+        with suppress(OSError):  # no descriptor left, say: then they find out at their next poll
+            self._send_to(os.listdir(self._directory))  # noqa: PTH208 - by its descriptor
+
+    def _send_to(self, names: list[str]) -> None:
+        for name in names:
             if name == self._name:
                 continue
             try:

@@ -351,8 +351,8 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing asked that is unanswered, nothing answered that is unsent."""
-        return not self._answers and not self._out
+        """Nothing asked that is unanswered, but for what only waits for news, and nothing answered that is unsent."""
+        return not self._out and all(answer.on_connection_closed is not None for answer in self._answers)
 
     def sweep(self, now_ms: int, *, idle_limit_ms: int, read_deadline_ms: int) -> None:
         """Called every second or so: ends connections that are idle, or that take too long over one request.

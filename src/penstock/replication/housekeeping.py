@@ -79,7 +79,7 @@ class Housekeeping:
 
     def _compacted(self) -> Iterator[Candidate]:
         for partition in self._partitions.all():
-            if partition.config.is_compacted and partition.offline is None:
+            if partition.config.is_compacted and partition.offline is None and not partition.is_shortening:
                 if partition.log.recovery_point < partition.log.segments[-1].base_offset:
                     # Closed, but not known to be on disk, as after a crash: only what is may be compacted.
                     partition.flush()
@@ -123,12 +123,14 @@ class Housekeeping:
     async def _retain_one(self, partition: Partition) -> None:
         now_ms = self._clock.now_ms()
         partition.log.producers.expire(now_ms, self._config().int("producer.id.expiration.ms"))
-        if partition.offline is not None or not (
-            partition.config.is_deleted_by_retention or partition.config.is_compacted
+        if (
+            partition.offline is not None
+            or partition.is_shortening
+            or not (partition.config.is_deleted_by_retention or partition.config.is_compacted)
         ):
             return
         plan = await self._files.run(partition.log.plan_retention, partition.high_watermark.offset, now_ms)
-        if plan is None or partition.offline is not None:
+        if plan is None or partition.offline is not None or partition.is_shortening:
             return
         if plan.takes_active and not await self._close_active(partition, plan.log_start_offset, now_ms):
             return
@@ -172,5 +174,6 @@ class Housekeeping:
             for turn, partition in enumerate(list(self._partitions.all()), 1):
                 partition.expire(now_ms)
                 partition.flush_if_due(now_ms)
+                partition.look_at_replicas(now_ms)
                 if turn % PARTITIONS_PER_TURN == 0:
                     await asyncio.sleep(0)

@@ -25,7 +25,9 @@ from penstock.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from penstock.replication.follower import StartAnew, Truncate
 from penstock.replication.partition import Partition
+from penstock.replication.replicas import Replicas
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
@@ -63,6 +65,7 @@ class ReplicaManager:
         files: Files,
         tasks: TaskGroup,
         clock: Clock,
+        replicas: Replicas | None = None,
     ) -> None:
         # Looked up by what stands in a request: the UTF-8 bytes of a name, or the 16 bytes of an id.
         self.by_name: dict[bytes, Partitions] = {}
@@ -78,7 +81,9 @@ class ReplicaManager:
         self._files = files
         self._tasks = tasks
         self._clock = clock
+        self._replicas = replicas
         self._image = EMPTY_IMAGE
+        self._serving: Mapping[BrokerId, int] = {}
         self._changes: deque[tuple[ClusterImage, ImageDelta]] = deque()
         self._checkpointing = asyncio.Lock()
         self._to_delete: list[TopicPartition] = []
@@ -122,7 +127,7 @@ class ReplicaManager:
 
         Changes that `follow` hears of meanwhile are carried out afterwards.
         """
-        self._image = image
+        self._image, self._serving = image, image.serving()
         self._is_carrying_out = True
         configs = {topic.name: LogConfig.of(self._topic_config(topic)) for topic in image.topics.values()}
 
@@ -146,12 +151,14 @@ class ReplicaManager:
     def follow(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """What is only a decision happens at once; what needs the disk, in the order of the images."""
         self._image = new
+        if delta.sessions_changed:
+            self._serving = new.serving()
         for topic in delta.topics_deleted:
             self._remove(topic)
         for topic in new.topics.values() if delta.broker_configs_changed else delta.topic_configs_changed:
             self._configure(topic)
-        if delta.sessions_changed and old.session_epoch(self._broker_id) != new.session_epoch(self._broker_id):
-            self._leave_what_was_led_before(new)
+        if delta.sessions_changed:
+            self._take_roles(new)
         for change in delta.partitions_changed:
             self._change(change)
         self._changes.append((new, delta))
@@ -278,6 +285,8 @@ class ReplicaManager:
             flusher=self._flusher,
             tasks=self._tasks,
             metrics=self.topic_metrics.setdefault(topic.name, TopicMetrics()),
+            replication=self._replicas,
+            committed_offset=self._committed_offset(topic, index),
         )
         partitions = self.by_id.get(topic.topic_id)
         if partitions is None:
@@ -296,21 +305,73 @@ class ReplicaManager:
         if partition is not None:
             self._take_role(partition, change.after)
 
+    def _committed_offset(self, topic: TopicImage, index: int) -> int | None:
+        """As the last checkpoint has it. Where there are other replicas, only they together know more."""
+        if len(topic.partitions[index].replicas) == 1:
+            return None
+        return self._data.high_watermarks.get(TopicPartition(topic.name, index), 0)
+
     def _take_role(self, partition: Partition, image: PartitionImage) -> None:
         """Leading is for one session: the epoch of a session that is over gives no right to it."""
+        if partition.is_shortening:
+            return  # asked again when that is done
         leads = image.leader == self._broker_id and image.leader_broker_epoch == self._session_epoch()
         was_led = partition.is_led
         if leads:
-            partition.lead(image.leader_epoch, image.isr)
+            if self._replicas is not None:
+                self._replicas.forget(partition)
+            lag_max_ms = self._config().int("replica.lag.time.max.ms")
+            partition.lead(image, self._serving, lag_max_ms, self._clock.monotonic_ms())
             if not was_led and partition.is_led:
                 self._tell(partition, began=True)
-        else:
-            if was_led:
-                self._tell(partition, began=False)
+            return
+        if was_led:
+            self._tell(partition, began=False)
+        if was_led or partition.leader_epoch != image.leader_epoch:
             partition.stop_leading(image.leader_epoch)
+        self._follow(partition, image)
 
-    def _leave_what_was_led_before(self, image: ClusterImage) -> None:
-        """This broker's session is another one now, or none."""
+    def _follow(self, partition: Partition, image: PartitionImage) -> None:
+        if self._replicas is None:
+            return
+        leader = image.leader
+        if leader is None or leader == self._broker_id:
+            self._replicas.forget(partition)
+            return
+        known = partition.follower
+        if known is None or known.leader_epoch != image.leader_epoch:
+            partition.follow(image.leader_epoch)
+            self._replicas.follow(partition, leader, self._shorten)
+
+    async def _shorten(self, partition: Partition, step: Truncate | StartAnew) -> None:
+        """A follower has what its leader has not: it goes, and no checkpoint may say that it was there."""
+        each, follower = partition.log, partition.follower
+        assert follower is not None
+        while self._flusher.is_busy(each) or each.cleaning.is_busy:  # noqa: ASYNC110 - no news of that
+            await asyncio.sleep(FLUSH_POLL_S)
+        now_ms = self._clock.now_ms()
+        try:
+            if isinstance(step, Truncate):
+                await self._files.run(each.truncate_to, step.offset, now_ms)
+            else:
+                await self._files.run(each.start_at, step.offset, now_ms, step.log_start_offset)
+            async with self._checkpointing:
+                if self._data.vouches_beyond(partition.topic_partition, each.log_end_offset):
+                    checkpoint = self._data.checkpoint_of(*self._logs_and_high_watermarks())
+                    await self._files.run(self._data.write, checkpoint)
+        except (BrokerError, OSError) as error:
+            each.fail(str(error))
+            follower.failed(str(error))
+            partition.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic_partition}: {error}"))
+            return
+        follower.shortened()
+        partition.followed()
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        if topic is not None:
+            self._take_role(partition, topic.partitions[partition.topic_partition.partition])
+
+    def _take_roles(self, image: ClusterImage) -> None:
+        """Brokers have come or gone, this one perhaps among them."""
         for topic in image.topics.values():
             for index, partition in enumerate(self.by_id.get(topic.topic_id, ())):
                 if partition is not None and index < len(topic.partitions):
@@ -336,6 +397,8 @@ class ReplicaManager:
             if partition is not None:
                 if partition.is_led:
                     self._tell(partition, began=False)
+                if self._replicas is not None:
+                    self._replicas.forget(partition)
                 partition.fail(gone)
                 partition.log.delete()
                 self._removed_logs.append(partition.log)

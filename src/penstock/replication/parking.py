@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Protocol
-
-
-class WaitedFor(Protocol):
-    waiters: set[ParkedFetch]
 
 
 class ParkedFetch:
     """Ends once: when `missing_bytes` have become visible, when something changed, or when its time is up."""
 
-    __slots__ = ("_missing_bytes", "_parked", "_resume", "_timer", "_waiting_on", "stable_only")
+    __slots__ = ("_missing_bytes", "_parked", "_resume", "_timer", "_waiting_with", "stable_only")
 
     def __init__(
         self,
-        waiting_on: Iterable[WaitedFor],
+        waiting_with: Iterable[set[ParkedFetch]],
         missing_bytes: int,
         max_wait_ms: int,
         resume: Callable[[], None],
@@ -26,14 +21,17 @@ class ParkedFetch:
         *,
         stable_only: bool = False,
     ) -> None:
-        """`stable_only`: it is to be woken by what the last stable offset has passed, not the high watermark."""
+        """It is in each of these sets while it waits.
+
+        `stable_only`: it is to be woken by what the last stable offset has passed, not the high watermark.
+        """
         self.stable_only = stable_only
         self._missing_bytes = missing_bytes
         self._resume = resume
         self._parked = True
-        self._waiting_on = list(waiting_on)
-        for source in self._waiting_on:
-            source.waiters.add(self)
+        self._waiting_with = list(waiting_with)
+        for waiters in self._waiting_with:
+            waiters.add(self)
         self._timer = loop.call_later(max_wait_ms / 1000, self.wake)
 
     def arrived(self, visible_bytes: int) -> None:
@@ -51,6 +49,6 @@ class ParkedFetch:
             return False
         self._parked = False
         self._timer.cancel()
-        for source in self._waiting_on:
-            source.waiters.discard(self)
+        for waiters in self._waiting_with:
+            waiters.discard(self)
         return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from penstock.core.errors import BrokerError, ErrorCode
@@ -21,11 +22,13 @@ from penstock.core.ids import BrokerId, TopicId, TopicPartition
 from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.core.metrics import TopicMetrics
 from penstock.core.topic_config import TopicConfig
+from penstock.metadata.image import PartitionImage
 from penstock.protocol.batch import LENGTH_END, BatchHeader, read_header
 from penstock.protocol.control import EndMarker, build_end_marker
 from penstock.protocol.validation import ProduceLimits
 from penstock.replication.admission import AdmissionLanes
-from penstock.replication.isr import Isr
+from penstock.replication.follower import Follower, FollowerState
+from penstock.replication.isr import UNKNOWN_OFFSET, Isr, Proposal
 from penstock.replication.parking import ParkedFetch
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -37,6 +40,7 @@ from penstock.storage.producers import NO_OFFSET, DuplicateBatch
 from penstock.storage.txn_index import AbortedTransaction
 
 ACKS_ALL = -1
+WRITES_REMEMBERED = 64
 
 
 class Appender(Protocol):
@@ -56,17 +60,31 @@ class _Append(NamedTuple):
     deadline_ms: float
 
 
+class Replication(Protocol):
+    """Who speaks with other brokers on behalf of partitions."""
+
+    def proposed(self, partition: Partition, leader_epoch: int, proposal: Proposal) -> None:
+        """As a leader it wants another in-sync set; `decided` or `undecided` is to tell it what became of that."""
+
+    def flushed(self, partition: Partition) -> None:
+        """As a follower it has more on disk than its leader knows."""
+
+
 def _not_leading(topic_partition: TopicPartition) -> BrokerError:
     return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic_partition}")
 
 
 class Partition:
     __slots__ = (
+        "_agreed",
         "_broker_id",
         "_dirty_since_ms",
+        "_flushed_by",
         "_flusher",
+        "_has_replicas",
         "_is_plain",
         "_isr",
+        "_replication",
         "_stable_position",
         "_stable_seen",
         "_staged",
@@ -76,8 +94,10 @@ class Partition:
         "_tick",
         "_unacknowledged",
         "_verifying",
+        "_written",
         "admission",
         "config",
+        "follower",
         "high_watermark",
         "is_internal",
         "leader_epoch",
@@ -86,6 +106,7 @@ class Partition:
         "metrics",
         "offline",
         "refusal",
+        "replica_waiters",
         "topic_id",
         "topic_partition",
         "waiters",
@@ -103,7 +124,10 @@ class Partition:
         flusher: Flusher,
         tasks: TaskGroup,
         metrics: TopicMetrics,
+        replication: Replication | None = None,
+        committed_offset: int | None = None,
     ) -> None:
+        """`committed_offset` is what is known to be committed; None for a sole replica, which decides that itself."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
@@ -115,11 +139,25 @@ class Partition:
         # What whoever wants to read or write is told; None while this broker leads.
         self.refusal: BrokerError | None = _not_leading(topic_partition)
         self.waiters: set[ParkedFetch] = set()
+        # Replicas wait for what is written, consumers for what is committed.
+        self.replica_waiters: set[ParkedFetch] = set()
+        # While another broker leads.
+        self.follower: Follower | None = None
         self.admission = AdmissionLanes(tasks, str(topic_partition))
         # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
         # topic asks for.
         self.high_watermark: LogPosition = log.flushed_position if config.flush_messages == 1 else log.end_position
+        if committed_offset is not None and committed_offset < log.log_end_offset:
+            self.high_watermark = log.position_of(max(committed_offset, log.log_start_offset))
         self._isr = Isr((broker_id,), self.high_watermark.offset, leader=broker_id)
+        self._replication = replication
+        self._has_replicas = False
+        # What each replica has said to have on disk, in this leader epoch.
+        self._flushed_by: dict[BrokerId, int] = {}
+        # The processes of replicas whose logs agree with this one, by broker epoch: what others have is not to count.
+        self._agreed: dict[BrokerId, int] = {}
+        # Where recent writes ended, while there are replicas: the high watermark will come to most of these places.
+        self._written: deque[LogPosition] = deque(maxlen=WRITES_REMEMBERED)
         self._broker_id = broker_id
         self._tick = tick
         self._flusher = flusher
@@ -134,7 +172,7 @@ class Partition:
         # Producers whose coordinator is being asked about their transaction; a marker ends that.
         self._verifying: dict[int, object] = {}
         self.configure(config)
-        if self.high_watermark.offset < log.end_position.offset:
+        if log.is_dirty:
             self.flush()
 
     def configure(self, config: TopicConfig) -> None:
@@ -143,6 +181,7 @@ class Partition:
         self.log.config = LogConfig.of(config)
         self._is_plain = self.limits.is_plain and not self.is_internal
         self._stamps = config.is_log_append_time
+        self._isr.min_isr = config.min_insync_replicas
 
     # Leading
 
@@ -150,11 +189,37 @@ class Partition:
     def is_led(self) -> bool:
         return self.refusal is None
 
-    def lead(self, leader_epoch: int, isr: tuple[BrokerId, ...]) -> None:
+    def lead(self, state: PartitionImage, serving: Mapping[BrokerId, int], lag_max_ms: int, now_ms: int) -> None:
         """This broker leads from now on, or goes on to lead in a later epoch or with other in-sync replicas."""
-        self.leader_epoch = leader_epoch
-        self._isr = Isr(isr, self.high_watermark.offset, leader=self._broker_id)
+        if self.is_led and state.leader_epoch == self.leader_epoch:
+            self._isr.serving = serving
+            rose = self._isr.committed(state.isr, state.partition_epoch, self.log.end_position.offset, now_ms)
+            self._recounted(rose)
+            self._fail_what_has_too_few()
+            return
+        self.follower = None
+        self.leader_epoch = state.leader_epoch
+        self._flushed_by.clear()
+        self._agreed.clear()
+        self._written.clear()
+        self._has_replicas = len(state.replicas) > 1
+        if not self._has_replicas:
+            self.high_watermark = self._held_position()
+        self._isr = Isr(
+            state.isr,
+            self.high_watermark.offset,
+            leader=self._broker_id,
+            replicas=state.replicas,
+            partition_epoch=state.partition_epoch,
+            start_offset=self.log.log_end_offset,
+            min_isr=self.config.min_insync_replicas,
+            lag_max_ms=lag_max_ms,
+            serving=serving,
+            now_ms=now_ms,
+        )
         self.refusal = self.offline
+        if self.refusal is None:
+            self._held_here(self._held_position())
 
     def stop_leading(self, leader_epoch: int) -> None:
         """Somebody else leads, or nobody. What is not committed yet may or may not be, in the end."""
@@ -162,6 +227,116 @@ class Partition:
         if self._staged:
             self._write()
         self._refuse(self.offline or _not_leading(self.topic_partition))
+
+    def follow(self, leader_epoch: int) -> Follower:
+        """Another broker leads: what this one has to do for that stands in the follower."""
+        if self.follower is None:
+            self.follower = Follower(self.log, leader_epoch, self.high_watermark.offset)
+        else:
+            self.follower.leader_changed(leader_epoch)
+        return self.follower
+
+    def followed(self) -> None:
+        """The follower's log has grown or was cut: what is committed here is what the follower says."""
+        assert self.follower is not None
+        before, self.high_watermark = self.high_watermark, self._position_at(self.follower.high_watermark)
+        if self.high_watermark.offset < before.offset:
+            self._stable_position = self.high_watermark
+            self._stable_seen = self.last_stable_offset
+        if self.flushes and self.log.is_dirty:
+            self.flush()
+
+    def _fail_what_has_too_few(self) -> None:
+        """Appended, and not to be committed before more replicas are in sync: better told now than at the timeout."""
+        if len(self._isr.members) >= self.config.min_insync_replicas:
+            return
+        unacknowledged, self._unacknowledged = self._unacknowledged, deque()
+        error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{self.topic_partition}: {self._too_few()}")
+        for append in unacknowledged:
+            append.appender.failed(append.slot, error)
+
+    def _too_few(self) -> str:
+        return f"{len(self._isr.members)} in sync, min.insync.replicas={self.config.min_insync_replicas}"
+
+    @property
+    def is_shortening(self) -> bool:
+        """Its log is being cut: nothing else may go on in it."""
+        return self.follower is not None and self.follower.state is FollowerState.SHORTENING
+
+    def _held_position(self) -> LogPosition:
+        """Up to where this replica holds its log, as durably as the topic asks."""
+        return self.log.flushed_position if self.flushes else self.log.end_position
+
+    # Replicas
+
+    def fetched_by(self, replica: BrokerId, broker_epoch: int, offset: int, now_ms: int) -> None:
+        """A replica has all below `offset`, which agrees with this log. Raises BrokerError when it is not one."""
+        if self._agreed.get(replica) != broker_epoch:
+            self._agreed[replica] = broker_epoch
+            self._flushed_by.pop(replica, None)
+        held = self._flushed_by.get(replica, UNKNOWN_OFFSET) if self.flushes else offset
+        self._reported(replica, broker_epoch, offset, held, now_ms)
+
+    def flushed_by(self, replica: BrokerId, broker_epoch: int, offset: int, flushed: int, now_ms: int) -> None:
+        """The same of a replica that has fetched before, and how much of it is on its disk."""
+        if self._agreed.get(replica) != broker_epoch:
+            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} has not fetched in this epoch")
+        self._flushed_by[replica] = flushed
+        self._reported(replica, broker_epoch, offset, flushed if self.flushes else offset, now_ms)
+
+    def _reported(self, replica: BrokerId, broker_epoch: int, offset: int, held: int, now_ms: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        end_offset = self.log.end_position.offset
+        if offset > end_offset:
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.topic_partition} ends at {end_offset}")
+        self._recounted(self._isr.fetched(replica, broker_epoch, offset, held, end_offset, now_ms))
+        if not self._isr.is_full:
+            self.look_at_replicas(now_ms)
+
+    def look_at_replicas(self, now_ms: int) -> None:
+        """Who has fallen behind, and who could join: to be asked from time to time."""
+        if not self.is_led or not self._has_replicas:
+            return
+        self._recounted(self._isr.tick(self.log.end_position.offset, now_ms))
+        proposal = self._isr.propose(self.log.end_position.offset, now_ms)
+        if proposal is not None and self._replication is not None:
+            self._replication.proposed(self, self.leader_epoch, proposal)
+
+    def decided(self, leader_epoch: int, proposal: Proposal, partition_epoch: int, now_ms: int) -> None:
+        """The controller has accepted what was proposed."""
+        if self.is_led and leader_epoch == self.leader_epoch:
+            members = [member.broker_id for member in proposal.members]
+            self._recounted(self._isr.committed(members, partition_epoch, self.log.end_position.offset, now_ms))
+
+    def undecided(self, leader_epoch: int, proposal: Proposal, code: ErrorCode, now_ms: int) -> None:
+        """It has refused, or nobody knows."""
+        if self.is_led and leader_epoch == self.leader_epoch:
+            self._recounted(self._isr.refused(proposal, code, self.log.end_position.offset, now_ms))
+
+    def _recounted(self, rose: bool) -> None:
+        if rose:
+            self._committed_up_to(self._position_at(self._isr.high_watermark))
+            self._acknowledge_committed()
+
+    def _position_at(self, offset: int) -> LogPosition:
+        for known in (self.log.end_position, self.log.flushed_position, self.high_watermark):
+            if known.offset == offset:
+                return known
+        while self._written and self._written[0].offset <= offset:
+            known = self._written.popleft()
+            if known.offset == offset:
+                return known
+        return self.log.position_of(offset)
+
+    @property
+    def in_sync(self) -> frozenset[BrokerId]:
+        return self._isr.members
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether what was committed before this leader is below its high watermark already (trap A11)."""
+        return self._isr.is_settled
 
     def _refuse(self, error: BrokerError) -> None:
         self.refusal = error
@@ -206,11 +381,7 @@ class Partition:
         if self.refusal is not None:
             raise self.refusal
         if acks == ACKS_ALL and len(self._isr.members) < self.config.min_insync_replicas:
-            raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic_partition}: {len(self._isr.members)} in sync, "
-                f"min.insync.replicas={self.config.min_insync_replicas}",
-            )
+            raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
@@ -289,12 +460,20 @@ class Partition:
             return
         self.metrics.bytes_in += size
         self.metrics.records_in += records
+        if self.replica_waiters:
+            for waiter in list(self.replica_waiters):
+                waiter.arrived(size)
+        if self._has_replicas:
+            self._written.append(end)
         if self.flushes:
             self._acknowledge_written(staged)
             if self._unacknowledged or size:
                 self.flush()
         else:
-            self._unacknowledged.extend(staged)
+            if self._has_replicas:
+                self._acknowledge_written(staged)
+            else:
+                self._unacknowledged.extend(staged)
             self._held_here(end)
             if self.log.has_rolled or end.offset - self.log.flushed_offset >= self.config.flush_messages:
                 self.flush()
@@ -310,6 +489,8 @@ class Partition:
         append.appender.appended(append.slot, append.base_offset, append.log_append_time_ms, self.log.log_start_offset)
 
     def flush(self) -> None:
+        if self.is_shortening:
+            return
         self._flusher.request(self.log, self._flushed)
 
     def flush_if_due(self, now_ms: int) -> None:
@@ -327,17 +508,26 @@ class Partition:
             return
         if self.log.is_failed:
             self.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: a flush failed"))
-        else:
-            self._held_here(self.log.flushed_position)
+        elif self.follower is None:
+            self._held_here(self._held_position())
+        elif self._replication is not None:
+            self._replication.flushed(self)
 
     def _held_here(self, position: LogPosition) -> None:
         """This replica holds, as durably as the topic asks, everything up to `position`."""
-        if self._isr.held(self._broker_id, position.offset):
-            # With one in-sync replica the offset that became committed is always the one just reported.
-            before, self.high_watermark = self.high_watermark, position
-            if self.waiters:
-                self._wake(before, position)
+        if self.refusal is not None:
+            return
+        isr = self._isr
+        if isr.held(self._broker_id, position.offset):
+            # With one replica the offset that became committed is always the one just reported.
+            is_here = isr.high_watermark == position.offset
+            self._committed_up_to(position if is_here else self._position_at(isr.high_watermark))
         self._acknowledge_committed()
+
+    def _committed_up_to(self, position: LogPosition) -> None:
+        before, self.high_watermark = self.high_watermark, position
+        if self.waiters:
+            self._wake(before, position)
 
     def _wake(self, before: LogPosition, now: LogPosition) -> None:
         stable_before, self._stable_seen = self._stable_seen, self.last_stable_offset
@@ -378,7 +568,7 @@ class Partition:
         self._refuse(error)
 
     def wake_waiters(self) -> None:
-        for waiter in list(self.waiters):
+        for waiter in (*self.waiters, *self.replica_waiters):
             waiter.wake()
 
     @property

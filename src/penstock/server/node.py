@@ -22,6 +22,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.controller.forwarding import Controller
 from penstock.controller.producer_ids import ProducerIds
+from penstock.controller.proposals import ask_for
 from penstock.controller.registration import Registration
 from penstock.controller.service import ControllerService
 from penstock.coordinators.groups import GroupCoordinators
@@ -44,6 +45,7 @@ from penstock.net.channel import Channels
 from penstock.net.listener import ConnectionLimits, Listener
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
+from penstock.replication.replicas import Replicas
 from penstock.runtime import logs
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
@@ -144,6 +146,19 @@ class Node:
         )
         self._channels = Channels(credentials(self._node_id, lambda: self._follower.image))
         self._controller = Controller(self._service, self._follower, self._node_id, self._channels)
+        # Fetches wait at the other end, and what waits holds up what is behind it on its channel.
+        self._fetch_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
+        replicas = Replicas(
+            self._node_id,
+            image=lambda: self._follower.image,
+            session_epoch=lambda: self._session.epoch,
+            alter=ask_for(self._controller, self._node_id, lambda: self._session.epoch),
+            fetching=self._fetch_channels,
+            talking=self._channels,
+            config=self._current_config,
+            tasks=self._tasks,
+            clock=self._clock,
+        )
         tick = Tick(asyncio.get_running_loop())
         self._syncs = Syncs(FLUSH_THREADS) if Syncs.are_there() else None
         self._flusher = Flusher(self._flushes, self._disk_failed, parallel=FLUSH_THREADS, syncs=self._syncs)
@@ -157,6 +172,7 @@ class Node:
             files=self._files,
             tasks=self._tasks,
             clock=self._clock,
+            replicas=replicas,
         )
         self._groups = GroupCoordinators(self._static_config, clock=self._clock, files=self._files, tasks=self._tasks)
         self._transactions = TransactionCoordinators(
@@ -358,6 +374,7 @@ class Node:
         for listener in self._all_listeners:
             listener.close()
         await self._channels.close()
+        await self._fetch_channels.close()
         await self._http.close()
         await self._tasks.stop()
         await self._session.end()
@@ -397,9 +414,9 @@ class Node:
     async def _drain(self) -> None:
         """Answer what was asked: parked fetches now, appends when they are as durable as they must be."""
         deadline_ms = self._clock.monotonic_ms() + DRAIN_DEADLINE_MS
+        for partition in self._partitions.all():
+            partition.wake_waiters()
         while self._clock.monotonic_ms() < deadline_ms:
-            for partition in self._partitions.all():
-                partition.wake_waiters()
             if all(connection.is_quiet for listener in self._all_listeners for connection in listener.connections):
                 return
             await asyncio.sleep(DRAIN_POLL_S)

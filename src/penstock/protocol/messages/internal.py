@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.core.ids import TopicId
 from penstock.protocol.codec import Request, Response
-from penstock.protocol.schema import bytestring, int16, int64, string
+from penstock.protocol.schema import Struct, array, bytestring, int16, int32, int64, string, uuid
 
 
 class AskControllerRequest(Request, api_key=20_001, versions="0", flexible=0):
@@ -29,6 +30,29 @@ class AskControllerResponse(Response, to=AskControllerRequest):
     body: bytes = bytestring()
 
 
+class ReplicaProgressPartition(Struct):
+    """`end_offset` is where the follower's log ends, `flushed_offset` how much of it is on its disk."""
+
+    topic_id: TopicId = uuid()
+    partition: int = int32()
+    leader_epoch: int = int32()
+    end_offset: int = int64()
+    flushed_offset: int = int64()
+    cleaned_offset: int = int64()
+
+
+class ReplicaProgressRequest(Request, api_key=20_002, versions="0", flexible=0):
+    """A follower tells a leader how far it has come, without waiting for the answer to its last Fetch."""
+
+    broker_epoch: int = int64()
+    partitions: list[ReplicaProgressPartition] = array(ReplicaProgressPartition)
+
+
+class ReplicaProgressResponse(Response, to=ReplicaProgressRequest):
+    error_code: int = int16()
+
+
 INTERNAL_MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (AskControllerRequest, AskControllerResponse),
+    (ReplicaProgressRequest, ReplicaProgressResponse),
 )

@@ -1,0 +1,143 @@
+"""This broker among the others that hold its partitions: whom it follows, and what it wants of the controller.
+
+There is a fetcher for each broker that leads something which this one follows. In-sync sets that partitions want are
+asked for together: when a broker comes back, thousands of them change at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from penstock.core.config import BrokerConfig
+from penstock.core.errors import BrokerError
+from penstock.core.ids import BrokerId
+from penstock.metadata.image import ClusterImage
+from penstock.net.channel import Address, Channels
+from penstock.replication.fetcher import Fetcher
+from penstock.replication.follower import StartAnew, Truncate
+from penstock.replication.isr import Proposal
+from penstock.replication.partition import Partition
+from penstock.runtime.clock import Clock
+from penstock.runtime.tasks import TaskGroup
+
+log = logging.getLogger(__name__)
+
+
+class WantedIsr(NamedTuple):
+    partition: Partition
+    leader_epoch: int
+    proposal: Proposal
+
+
+# The partition's epoch after the change, or why there was none, for each.
+Alter = Callable[[Sequence[WantedIsr]], Awaitable[Sequence[int | BrokerError]]]
+Shorten = Callable[[Partition, Truncate | StartAnew], Awaitable[None]]
+
+
+class Replicas:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        *,
+        image: Callable[[], ClusterImage],
+        session_epoch: Callable[[], int | None],
+        alter: Alter,
+        fetching: Channels,
+        talking: Channels,
+        config: Callable[[], BrokerConfig],
+        tasks: TaskGroup,
+        clock: Clock,
+    ) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._session_epoch = session_epoch
+        self._alter = alter
+        self._fetching = fetching
+        self._talking = talking
+        self._config = config
+        self._tasks = tasks
+        self._clock = clock
+        self._fetchers: dict[BrokerId, Fetcher] = {}
+        self._followed: dict[Partition, BrokerId] = {}
+        self._wanted: list[WantedIsr] = []
+        self._is_asking = False
+
+    # Following
+
+    def follow(self, partition: Partition, leader: BrokerId, shorten: Shorten) -> None:
+        """The partition is in a new leader epoch, led by that broker."""
+        before = self._followed.get(partition)
+        if before is not None and before != leader:
+            self._fetchers[before].remove(partition)
+        self._followed[partition] = leader
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = self._new_fetcher(leader, shorten)
+        fetcher.add(partition)
+
+    def forget(self, partition: Partition) -> None:
+        """This broker leads it now, or nobody does, or it is gone."""
+        leader = self._followed.pop(partition, None)
+        if leader is not None:
+            self._fetchers[leader].remove(partition)
+
+    def _new_fetcher(self, leader: BrokerId, shorten: Shorten) -> Fetcher:
+        fetcher = Fetcher(
+            leader,
+            broker_id=self._broker_id,
+            session_epoch=self._session_epoch,
+            address=lambda: self._address_of(leader),
+            fetching=self._fetching,
+            talking=self._talking,
+            shorten=shorten,
+            config=self._config,
+            clock=self._clock,
+        )
+        self._tasks.spawn(fetcher.fetch(), name=f"fetch-from-{leader}")
+        self._tasks.spawn(fetcher.report(), name=f"report-to-{leader}")
+        return fetcher
+
+    def _address_of(self, leader: BrokerId) -> Address | None:
+        image = self._image()
+        broker = image.brokers.get(leader)
+        if broker is None or broker.internal is None or leader not in image.sessions:
+            return None
+        return (broker.internal.host, broker.internal.port)
+
+    def flushed(self, partition: Partition) -> None:
+        leader = self._followed.get(partition)
+        if leader is not None:
+            self._fetchers[leader].flushed(partition)
+
+    # Leading
+
+    def proposed(self, partition: Partition, leader_epoch: int, proposal: Proposal) -> None:
+        self._wanted.append(WantedIsr(partition, leader_epoch, proposal))
+        if not self._is_asking:
+            self._is_asking = True
+            self._tasks.spawn(self._ask(), name="alter-partitions")
+
+    async def _ask(self) -> None:
+        try:
+            while self._wanted:
+                await asyncio.sleep(0)  # what else this turn wants goes along
+                wanted, self._wanted = self._wanted, []
+                try:
+                    outcomes: Sequence[int | BrokerError] = await self._alter(wanted)
+                except BrokerError as error:
+                    outcomes = [error] * len(wanted)
+                now_ms = self._clock.monotonic_ms()
+                for (partition, leader_epoch, proposal), outcome in zip(wanted, outcomes, strict=True):
+                    if isinstance(outcome, BrokerError):
+                        log.info(
+                            "in-sync replicas not changed",
+                            extra={"partition": str(partition.topic_partition), "reason": outcome.message},
+                        )
+                        partition.undecided(leader_epoch, proposal, outcome.code, now_ms)
+                    else:
+                        partition.decided(leader_epoch, proposal, outcome, now_ms)
+        finally:
+            self._is_asking = False

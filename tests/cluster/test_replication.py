@@ -1,0 +1,207 @@
+"""Partitions on three brokers: nothing acknowledged is lost when one of them goes, and who comes back has it all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from penstock.core.errors import ErrorCode
+from penstock.protocol.messages.cluster import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
+from tests.testkit import Cluster, RawClient, eventually
+from tests.testkit.asking import a_batch, create_topic_on, fetch, produce, values_of
+
+ALL = (1, 2, 3)
+PAGE_CACHE = {"flush.messages": 2**63 - 1}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster.start(tmp_path, brokers=3) as cluster:
+        yield cluster
+
+
+def state_of(cluster: Cluster, topic: str) -> MetadataResponsePartition:
+    """Of its first partition, as a broker that runs tells it."""
+    with RawClient(cluster.running[0].address) as client:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        (answer,) = client.exchange(request, 9, MetadataResponse).topics
+    (state,) = answer.partitions
+    return state
+
+
+def leader_of(cluster: Cluster, topic: str) -> int | None:
+    """None while there is none that runs."""
+    leader = state_of(cluster, topic).leader_id
+    return leader if leader > 0 and cluster[leader].is_running else None
+
+
+def in_sync(cluster: Cluster, topic: str) -> list[int]:
+    return sorted(state_of(cluster, topic).isr_nodes)
+
+
+def write(cluster: Cluster, topic: str, *values: bytes, acks: int = -1) -> None:
+    """To whoever leads, until it takes it."""
+
+    def written() -> bool:
+        leader = leader_of(cluster, topic)
+        if leader is None:
+            return False
+        with RawClient(cluster[leader].address) as client:
+            return produce(client, topic, a_batch(*values), acks=acks).error_code == 0
+
+    eventually(written, 20, "nobody took the records")
+
+
+def read(cluster: Cluster, topic: str) -> list[bytes | None]:
+    leader = eventually(lambda: leader_of(cluster, topic), 20)
+    with RawClient(cluster[leader].address) as client:
+        return values_of(fetch(client, topic))
+
+
+def log_of(cluster: Cluster, broker_id: int, topic: str) -> bytes:
+    return (cluster[broker_id].data / f"{topic}-0" / f"{0:020}.log").read_bytes()
+
+
+@pytest.mark.parametrize("configs", [{}, PAGE_CACHE], ids=["fdatasync", "page-cache"])
+def test_given_a_leader_that_is_killed_when_it_comes_back_then_all_is_there_and_the_logs_are_the_same(
+    cluster: Cluster, topic_name: str, configs: dict[str, object]
+) -> None:
+    with RawClient(cluster[1].address) as client:
+        create_topic_on(client, topic_name, replicas=ALL, **configs)
+    write(cluster, topic_name, b"before")
+
+    cluster[1].kill()
+    write(cluster, topic_name, b"without it")
+    assert read(cluster, topic_name) == [b"before", b"without it"]
+    cluster[1].restart()
+
+    eventually(lambda: in_sync(cluster, topic_name) == [1, 2, 3], 20)
+    write(cluster, topic_name, b"after")
+    assert read(cluster, topic_name) == [b"before", b"without it", b"after"]
+    eventually(
+        lambda: log_of(cluster, 1, topic_name) == log_of(cluster, 2, topic_name) == log_of(cluster, 3, topic_name)
+    )
+
+
+def test_given_producers_that_never_stop_when_each_broker_is_killed_in_turn_then_every_record_is_there_once_in_order(
+    cluster: Cluster, topic_name: str
+) -> None:
+    with RawClient(cluster[1].address) as client:
+        create_topic_on(client, topic_name, replicas=ALL)
+    acknowledged: list[bytes] = []
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            acknowledged.append(message.value() or b"")
+        else:
+            failures.append(error)
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 1})
+    sent: list[bytes] = []
+
+    def produced(count: int) -> bool:
+        """Goes on until so many more were acknowledged."""
+        value = b"%d" % len(sent)
+        sent.append(value)
+        producer.produce(topic_name, value, partition=0, on_delivery=delivered)
+        producer.poll(0.002)
+        return len(acknowledged) >= count
+
+    for broker_id in ALL:
+        eventually(lambda: produced(len(acknowledged) + 1), 20)
+        cluster[broker_id].kill()
+        target = len(acknowledged) + 50
+        eventually(lambda: produced(target), 20, "nothing was acknowledged any more")  # noqa: B023 - called at once
+        cluster[broker_id].restart(same_port=True)
+        eventually(lambda: in_sync(cluster, topic_name) == [1, 2, 3], 20)
+
+    assert producer.flush(20) == 0
+    assert failures == []
+    assert read(cluster, topic_name) == acknowledged == sent
+
+
+def test_given_records_that_no_other_replica_got_when_their_leader_comes_back_then_it_gives_them_up(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with Cluster.start(tmp_path, brokers=3, **{"broker.session.timeout.ms": 3_000}) as cluster:
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic_name, replicas=(2, 3), **PAGE_CACHE)
+        write(cluster, topic_name, b"on both")
+        eventually(lambda: log_of(cluster, 2, topic_name) == log_of(cluster, 3, topic_name))
+        with RawClient(cluster[2].address) as client:
+            os.kill(cluster[3].pid, signal.SIGSTOP)
+            # The first answers the fetch that waits there; nobody asks for the second.
+            assert produce(client, topic_name, a_batch(b"on its way"), acks=1).error_code == 0
+            assert produce(client, topic_name, a_batch(b"on one"), acks=1).error_code == 0
+        cluster[2].kill()
+        os.kill(cluster[3].pid, signal.SIGCONT)
+        write(cluster, topic_name, b"instead", acks=1)
+        cluster[2].restart()
+
+        eventually(lambda: in_sync(cluster, topic_name) == [2, 3], 20)
+        assert read(cluster, topic_name) == [b"on both", b"on its way", b"instead"]
+        eventually(lambda: log_of(cluster, 2, topic_name) == log_of(cluster, 3, topic_name))
+        assert "replica shortened" in cluster[2].log_text()
+
+
+def test_given_a_replica_that_stands_still_then_it_leaves_the_in_sync_set_and_comes_back_when_it_has_caught_up(
+    tmp_path: Path, topic_name: str
+) -> None:
+    settings = {"broker.session.timeout.ms": 60_000, "replica.lag.time.max.ms": 500}
+    with Cluster.start(tmp_path, brokers=3, **settings) as cluster:
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic_name, replicas=ALL)
+        write(cluster, topic_name, b"first")
+        os.kill(cluster[3].pid, signal.SIGSTOP)
+
+        write(cluster, topic_name, b"second")  # waits for it, until it is no longer in sync
+        assert in_sync(cluster, topic_name) == [1, 2]
+        os.kill(cluster[3].pid, signal.SIGCONT)
+
+        eventually(lambda: in_sync(cluster, topic_name) == [1, 2, 3], 20)
+        eventually(lambda: log_of(cluster, 3, topic_name) == log_of(cluster, 1, topic_name))
+
+
+def test_given_too_few_replicas_when_produced_with_acks_all_then_refused_and_nothing_is_appended(
+    cluster: Cluster, topic_name: str
+) -> None:
+    with RawClient(cluster[1].address) as client:
+        create_topic_on(client, topic_name, replicas=ALL)
+        write(cluster, topic_name, b"kept")
+        for broker_id in (2, 3):
+            cluster[broker_id].kill()
+
+        eventually(lambda: in_sync(cluster, topic_name) == [1], 20)
+        refused = produce(client, topic_name, a_batch(b"too early"))
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert values_of(fetch(client, topic_name)) == [b"kept"]
+        cluster[2].restart()
+
+        write(cluster, topic_name, b"in time")
+        assert read(cluster, topic_name) == [b"kept", b"in time"]
+
+
+def test_given_a_leader_that_is_told_to_stop_then_another_leads_before_it_is_gone(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with Cluster.start(tmp_path, brokers=3, **{"broker.session.timeout.ms": 60_000}) as cluster:
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic_name, replicas=ALL)
+        write(cluster, topic_name, b"before")
+
+        cluster[1].stop()
+
+        write(cluster, topic_name, b"after")
+        assert read(cluster, topic_name) == [b"before", b"after"]
+        assert in_sync(cluster, topic_name) == [2, 3]
