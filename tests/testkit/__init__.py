@@ -5,6 +5,7 @@ Nothing here but `asking` imports the broker's own packages, so the kit cannot e
 
 from tests.testkit.broker import Broker
 from tests.testkit.broker_process import BrokerProcess
+from tests.testkit.cluster import Cluster
 from tests.testkit.kafka_broker import KafkaBroker
 from tests.testkit.raw_client import RawClient
 from tests.testkit.stored_batches import StoredBatch, stored_batches
@@ -14,6 +15,7 @@ from tests.testkit.waiting import eventually, free_port, lasting_port
 __all__ = [
     "Broker",
     "BrokerProcess",
+    "Cluster",
     "KafkaBroker",
     "RawClient",
     "StoredBatch",
