@@ -29,8 +29,8 @@ class SqliteLeases:
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
-        self._directory = Path(f"{database.path}-leases")
-        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+        self._directory = _lease_directory(database.path)
+        self._boot_id = _boot_id()
 
     def grant(self, ttl_ms: int) -> LeaseId:
         with self._database.new_lease(ttl_ms) as lease_id:
@@ -90,6 +90,26 @@ class SqliteLeases:
 
     def _file(self, lease_id: LeaseId) -> Path:
         return self._directory / str(lease_id)
+
+
+def is_running(database_path: Path, lease_id: LeaseId) -> bool:
+    """For one that only looks on: it takes no lock, because a holder that stands still may have it."""
+    try:
+        content = (_lease_directory(database_path) / str(lease_id)).read_bytes()
+    except FileNotFoundError:
+        return False
+    if len(content) < _DEADLINE.size:
+        return False
+    boot_id, _, deadline_ms = _DEADLINE.unpack(content)
+    return bool(boot_id == _boot_id() and deadline_ms > _boot_time_ms())
+
+
+def _lease_directory(database_path: Path) -> Path:
+    return Path(f"{database_path}-leases")
+
+
+def _boot_id() -> bytes:
+    return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
 
 
 def _boot_time_ms() -> int:
