@@ -71,7 +71,7 @@ PACKAGES = (
     ("controller", "Decisions about topics, brokers and configuration."),
     ("coordinators", "Decisions about groups, on the log itself."),
     ("handlers", "One file for each API."),
-    ("server", "The broker put together, and its HTTP port."),
+    ("server", "The broker put together, its HTTP port, and the supervisor of several."),
     ("cli", "The command `penstock`."),
     ("sdk", "The Python SDK. Knows the broker only through confluent-kafka."),
 )

@@ -112,9 +112,9 @@ def test_given_help_then_serve_shows_its_options_and_every_key_and_the_program_i
     assert [word for word in ("serve", "topic", "produce", "consume", "log") if f" {word} " not in program_help] == []
 
 
-def test_given_serve_then_the_packages_of_the_tools_stay_unloaded() -> None:
+def test_given_serve_or_up_then_the_packages_of_the_tools_stay_unloaded() -> None:
     script = (
-        "import sys; import penstock.cli.main, penstock.cli.serve; "
+        "import sys; import penstock.cli.main, penstock.cli.serve, penstock.cli.up; "
         "print([name for name in ('typer', 'rich', 'pydantic', 'confluent_kafka', 'aiohttp') if name in sys.modules])"
     )
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from penstock.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
-from tests.testkit import Broker, RawClient, eventually
+from tests.testkit import Broker, Cluster, RawClient, eventually
 from tests.testkit.asking import a_batch, create_topic_on, fetch, produce, values_of
 from tests.testkit.broker_process import BrokerDied
+from tests.testkit.cluster import SESSION_MS
 
-SESSION_MS = 1_000
 Start = Callable[..., Broker]
 
 
@@ -31,6 +31,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
             return running.enter_context(Broker.start(tmp_path / name, **settings))
 
         yield start_one
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster.start(tmp_path, brokers=2) as pair:
+        yield pair
 
 
 def cluster_of(broker: Broker) -> tuple[list[int], int]:
@@ -49,29 +55,25 @@ def test_given_brokers_without_an_id_when_they_start_then_each_gets_one_and_keep
     assert cluster_of(second) == ([1, 2], 1)
 
 
-def test_given_a_controller_that_is_killed_then_it_is_gone_after_its_session_and_another_decides(start: Start) -> None:
-    first, second = start("first"), start("second")
+def test_given_a_controller_that_is_killed_then_it_is_gone_after_its_session_and_another_decides(pair: Cluster) -> None:
+    pair[1].kill()
 
-    first.kill()
-
-    eventually(lambda: cluster_of(second) == ([2], 2))
-    first.restart()
-    assert cluster_of(first) == ([1, 2], 2)
+    eventually(lambda: cluster_of(pair[2]) == ([2], 2))
+    pair[1].restart()
+    assert cluster_of(pair[1]) == ([1, 2], 2)
 
 
-def test_given_a_broker_that_stops_then_nobody_waits_for_its_session_to_run_out(start: Start) -> None:
-    settings = {"broker.session.timeout.ms": 60_000}
-    first, second = start("first", **settings), start("second", **settings)
+def test_given_a_broker_that_stops_then_nobody_waits_for_its_session_to_run_out(tmp_path: Path) -> None:
+    with Cluster.start(tmp_path, brokers=2, broker_session_timeout_ms=60_000) as cluster:
+        cluster[1].stop()
 
-    first.stop()
-
-    eventually(lambda: cluster_of(second) == ([2], 2))
+        eventually(lambda: cluster_of(cluster[2]) == ([2], 2))
 
 
 def test_given_a_broker_that_stood_still_past_its_session_then_it_comes_back_and_leads_what_only_it_has(
-    start: Start, topic_name: str
+    pair: Cluster, topic_name: str
 ) -> None:
-    broker, witness = start("first"), start("second")
+    broker, witness = pair
     with RawClient(broker.address) as client:
         create_topic_on(client, topic_name, replicas=[1])
         produce(client, topic_name, a_batch(b"before"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import apsw
@@ -107,6 +108,18 @@ async def test_given_a_file_of_a_newer_format_when_opened_then_refused_with_both
 
     with pytest.raises(InvalidMetadata, match="format 7, this release reads 1"):
         await SqliteStore.open(path)
+
+
+def test_given_a_new_file_that_another_process_is_about_to_use_when_opened_then_it_waits(tmp_path: Path) -> None:
+    other = apsw.Connection(str(tmp_path / "metadata.db"))
+    other.execute("BEGIN IMMEDIATE")
+
+    with ThreadPoolExecutor(1) as thread:
+        opening = thread.submit(SqliteDatabase, tmp_path / "metadata.db")
+        assert not wait([opening], timeout=0.1).done
+        other.execute("COMMIT")
+
+        opening.result().close()
 
 
 async def test_given_a_file_that_is_no_database_when_opened_then_refused_by_name(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import typer
 import penstock
 from penstock.cli import group, log, topic, transaction
 from penstock.cli.consume import consume
+from penstock.cli.flags_help import add_broker_commands
 from penstock.cli.produce import produce
 from penstock.cli.producers import producers
-from penstock.cli.serve_help import add_serve
 
 
 def run() -> None:
@@ -27,7 +27,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback(help=app.info.help)(_version)
-    add_serve(app)
+    add_broker_commands(app)
     app.add_typer(topic.app, name="topic")
     app.command()(produce)
     app.command()(consume)

@@ -1,7 +1,7 @@
-"""The entry point: `penstock serve` starts a broker, everything else is a tool.
+"""The entry point: `penstock serve` and `penstock up` run brokers, everything else is a tool.
 
-A broker must be up within a second and in tens of megabytes, so `serve` is parsed here without the packages that the
-tools are built with; its help, and every other command, comes from `app`.
+A broker must be up within a second and in tens of megabytes, so these two are parsed without the packages that the
+tools are built with; their help, and every other command, comes from `app`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import sys
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["serve"] and "--help" not in arguments:
+    command, arguments = sys.argv[1:2], sys.argv[2:]
+    if command == ["serve"] and "--help" not in arguments:
         from penstock.cli.serve import serve
 
-        sys.exit(serve(arguments[1:]))
+        sys.exit(serve(arguments))
+    if command == ["up"] and "--help" not in arguments:
+        from penstock.cli.up import up
+
+        sys.exit(up(arguments))
     from penstock.cli.app import run
 
     run()

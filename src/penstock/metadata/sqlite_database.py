@@ -12,6 +12,7 @@ What must stay true:
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ from penstock.metadata.store import (
 
 FORMAT_VERSION = 1
 BUSY_TIMEOUT_MS = 5_000
+BUSY_RETRY_S = 0.01
 # How many changes are kept for watches to resume, and how often (in revisions) older ones are removed.
 HISTORY_CHANGES = 20_000
 PRUNE_EVERY_REVISIONS = 64
@@ -77,7 +79,7 @@ class SqliteDatabase:
         _fsync_directory(path.parent)
 
     def _prepare(self) -> None:
-        ((mode,),) = self._connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        mode = self._use_write_ahead_log()
         if mode != "wal":
             raise InvalidMetadata(f"{self.path} cannot use a write-ahead log (got {mode!r}): is it on a network disk?")
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -88,6 +90,18 @@ class SqliteDatabase:
                 self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
             elif version != FORMAT_VERSION:
                 raise InvalidMetadata(f"{self.path} has format {version}, this release reads {FORMAT_VERSION}")
+
+    def _use_write_ahead_log(self) -> object:
+        """SQLite does not wait here, as it does elsewhere, while another process makes the same file."""
+        give_up_s = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+        while True:
+            try:
+                ((mode,),) = self._connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                return mode
+            except apsw.BusyError:
+                if time.monotonic() >= give_up_s:
+                    raise
+                time.sleep(BUSY_RETRY_S)
 
     def close(self) -> None:
         self._connection.close()

@@ -71,6 +71,7 @@ class SqliteStore:
         await self._thread.run(self._database.close)
         self._thread.close()
         self._lease_thread.close()
+        self._leases.close()
         self._nudges.close()
 
     async def commit(self, transaction: Transaction) -> Committed:
@@ -96,7 +97,10 @@ class SqliteStore:
         return await self._run(self._leases.grant, ttl_ms)
 
     async def keep_alive(self, lease_id: LeaseId) -> None:
-        await self._lease_thread.run(self._leases.keep_alive, lease_id)
+        try:
+            await self._lease_thread.run(self._leases.keep_alive, lease_id)
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the lease was not renewed: {error}") from error
 
     async def revoke_lease(self, lease_id: LeaseId) -> None:
         await self._write(lambda: self._leases.revoke(lease_id))

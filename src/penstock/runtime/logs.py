@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from typing import Protocol
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -27,8 +28,13 @@ def _quoted(value: object) -> str:
     return f'"{text}"' if " " in text or not text else text
 
 
-def configure(level: str = "INFO") -> None:
-    handler = logging.StreamHandler(sys.stderr)
+class Writable(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+
+def configure(level: str = "INFO", stream: Writable | None = None) -> None:
+    """On standard error, unless another stream is given."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(FactFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("aiohttp").setLevel(logging.WARNING)

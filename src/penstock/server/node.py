@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import json
 import logging
 import os
 import resource
@@ -50,6 +49,7 @@ from penstock.runtime import logs
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
 from penstock.runtime.selector import new_event_loop
+from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.syncs import Syncs
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -61,17 +61,13 @@ from penstock.server.internal_listener import (
     internal_limits,
 )
 from penstock.server.joining import join_cluster
+from penstock.server.readiness import ReadyBroker, commands_to_try, write_ready_file
 from penstock.server.session import BrokerSession
 from penstock.storage.flusher import Flusher
 from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
 
 log = logging.getLogger(__name__)
 
-HINTS = """Try it from another terminal (Ctrl-C stops the broker):
-  {penstock} topic create orders --partitions 3{where}
-  echo "hello world" | {penstock} produce orders{where}
-  {penstock} consume orders --from-beginning{where}"""
-TOOLS_LOOK_AT = "127.0.0.1:9092"
 FILE_THREADS = 8
 # fdatasyncs only wait, and a disk takes many at once better than one after the other.
 FLUSH_THREADS = 16
@@ -102,6 +98,7 @@ class Node:
         self._hints = hints
         self._clock = SystemClock()
         self._stop = asyncio.Event()
+        self._stop_signals = StopSignals()
         self._exit_code = 0
         self._state = "starting"
         self._listeners: list[Listener] = []
@@ -292,12 +289,10 @@ class Node:
         http = "{}:{}".format(*self._http_address)
         print(f"penstock {__version__} ready: kafka {kafka}, http {http}, data {config.data_dir}", flush=True)
         if self._hints:
-            print(_hints(kafka), flush=True)
+            print(commands_to_try(kafka, "the broker"), flush=True)
         if self._ready_file is not None:
-            facts = {"node_id": self._node_id, "pid": os.getpid(), "kafka": kafka, "http": http}
-            unfinished = self._ready_file.with_name(self._ready_file.name + ".tmp")
-            unfinished.write_text(json.dumps(facts) + "\n")
-            unfinished.replace(self._ready_file)
+            facts = ReadyBroker(node_id=self._node_id, pid=os.getpid(), kafka=kafka, http=http)
+            write_ready_file(self._ready_file, facts)
         self._tasks.spawn(self._http.serve(self._files), name="http")
 
     def _forget_ready_file(self) -> None:
@@ -331,11 +326,13 @@ class Node:
     # Stopping
 
     def _signalled(self, name: str) -> None:
-        if self._stop.is_set():
+        times = self._stop_signals.received(self._clock.monotonic_ms() / 1000)
+        if times > 1:
             log.warning("stopping at once, unclean", extra={"signal": name})
             os._exit(1)
-        log.info("stopping", extra={"signal": name})
-        self._stop.set()
+        if times == 1:
+            log.info("stopping", extra={"signal": name})
+            self._stop.set()
 
     def _disk_failed(self, error: BaseException) -> None:
         """Never retried: after a failed fsync nobody knows what is on disk."""
@@ -420,13 +417,6 @@ class Node:
             if all(connection.is_quiet for listener in self._all_listeners for connection in listener.connections):
                 return
             await asyncio.sleep(DRAIN_POLL_S)
-
-
-def _hints(kafka: str) -> str:
-    """Three commands that work as they are printed, from the directory where the broker was started."""
-    installed = str(Path(sys.executable).with_name("penstock"))
-    where = "" if kafka == TOOLS_LOOK_AT else f" --bootstrap-server {kafka}"
-    return HINTS.format(penstock=min(installed, os.path.relpath(installed), key=len), where=where)
 
 
 def _metrics(broker: Broker, listeners: list[Listener]) -> bytes:

@@ -1,32 +1,47 @@
-"""The help of `penstock serve`: its options and the whole table of keys, in the looks of the other commands."""
+"""The help of the commands that run brokers: their options, and the whole table of keys, in the looks of the others."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
-from penstock.cli.serve import OPTIONS, Option, serve
+from penstock.cli import serve, up
+from penstock.cli.flags import Option
 from penstock.core.config_keys import BROKER_KEY_GROUPS
 from penstock.core.config_values import to_text
 
+_LAYERS = (
+    "A flag beats --set, which beats the environment, which beats the file. In the environment a key is PENSTOCK_ and "
+    "its name in upper case, dots as underscores."
+)
 
-def add_serve(app: typer.Typer) -> None:
-    """Makes the command known for help; `main` runs it without ever coming here."""
 
+def add_broker_commands(app: typer.Typer) -> None:
+    """Makes them known for help; `main` runs them without ever coming here."""
+    _add(app, "serve", serve.serve, serve.OPTIONS, f"Run a broker until Ctrl-C or SIGTERM.\n\n{_LAYERS}")
+    _add(
+        app,
+        "up",
+        up.up,
+        up.OPTIONS,
+        "Run a cluster of brokers on this machine until Ctrl-C or SIGTERM.\n\nA broker that ends by itself is started "
+        f"again. --config, --set and the environment are those of every broker. {_LAYERS}",
+    )
+
+
+def _add(
+    app: typer.Typer, name: str, run: Callable[[Sequence[str]], int], options: Sequence[Option], described: str
+) -> None:
     def command(**_: object) -> None:
-        raise typer.Exit(serve([]))
+        raise typer.Exit(run([]))
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [_parameter(option) for option in OPTIONS] + [_help_parameter()]
+        [_parameter(option) for option in options] + [_help_parameter()]
     )
-    app.command(
-        "serve",
-        help="Run a broker until Ctrl-C or SIGTERM.\n\nA flag beats --set, which beats the environment, which beats "
-        "the file. In the environment a key is PENSTOCK_ and its name in upper case, dots as underscores.",
-        add_help_option=False,
-    )(command)
+    app.command(name, help=described, add_help_option=False)(command)
 
 
 def _parameter(option: Option) -> inspect.Parameter:
