@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import ElectionType, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from penstock.core.errors import ErrorCode
 from penstock.protocol.messages.cluster import (
@@ -205,3 +206,20 @@ def test_given_a_leader_that_is_told_to_stop_then_another_leads_before_it_is_gon
         write(cluster, topic_name, b"after")
         assert read(cluster, topic_name) == [b"before", b"after"]
         assert in_sync(cluster, topic_name) == [2, 3]
+
+
+def test_given_a_first_replica_that_came_back_when_asked_or_after_a_while_then_it_leads_again(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with Cluster.start(tmp_path, brokers=3, **{"leader.imbalance.check.interval.seconds": 1}) as cluster:
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic_name, replicas=ALL)
+        cluster[1].stop()
+        eventually(lambda: leader_of(cluster, topic_name) == 2)
+        cluster[1].restart()
+
+        eventually(lambda: leader_of(cluster, topic_name) == 1, 20)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        wanted = TopicPartition(topic_name, 0)
+        answer = admin.elect_leaders(ElectionType.PREFERRED, [wanted]).result(10)
+        assert answer[wanted].code() == KafkaError.ELECTION_NOT_NEEDED

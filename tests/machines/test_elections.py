@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.machines.controlled_cluster import ONE, THREE, TWO, ACluster
 
-from penstock.controller.commands import AlterOperation, AlterPartition, ProposedIsr, Reconcile
-from penstock.core.ids import BrokerId, LeaderEpoch
+from penstock.controller.commands import (
+    AlterOperation,
+    AlterPartition,
+    ElectionType,
+    ElectLeaders,
+    ProposedIsr,
+    Reconcile,
+)
+from penstock.controller.elections import led_by_others
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from penstock.metadata.image import PartitionImage
 from penstock.metadata.records import SessionState
 
@@ -159,6 +169,79 @@ def test_given_partitions_in_order_when_reconciled_then_nothing_is_written() -> 
     assert cluster.transactions == before
 
 
+def elect(cluster: ACluster, kind: ElectionType, *partitions: int) -> list[ErrorCode | None]:
+    wanted = tuple(TopicPartition("orders", partition) for partition in partitions) or None
+    results = cluster.ask(ElectLeaders(kind, wanted))
+    return [None if result.error is None else result.error.code for result in results]
+
+
+def test_given_a_first_replica_that_is_back_when_it_is_to_lead_then_it_does_in_a_new_epoch() -> None:
+    cluster = a_cluster()
+    cluster.broker_dies(ONE)
+    after(cluster)
+    cluster.broker_starts(ONE)
+
+    behind = elect(cluster, ElectionType.PREFERRED, 0)
+    propose_isr(cluster, *ALL)
+    in_sync = elect(cluster, ElectionType.PREFERRED, 0)
+
+    assert behind == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
+    assert in_sync == [None]
+    partition = cluster.partition("orders")
+    assert (partition.leader, partition.leader_epoch, set(partition.isr)) == (ONE, 2, set(ALL))
+    assert elect(cluster, ElectionType.PREFERRED, 0) == [ErrorCode.ELECTION_NOT_NEEDED]
+    assert elect(cluster, ElectionType.PREFERRED) == []  # nowhere is anything to be done
+    assert elect(cluster, ElectionType.PREFERRED, 7) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_given_nobody_who_holds_everything_when_any_replica_is_to_lead_then_one_does() -> None:
+    cluster = a_cluster(min_isr=1)
+    for broker in (THREE, TWO, ONE):
+        cluster.broker_dies(broker)
+        after(cluster)
+
+    nobody = elect(cluster, ElectionType.UNCLEAN, 0)
+    cluster.broker_starts(THREE)
+    led = elect(cluster, ElectionType.UNCLEAN, 0)
+
+    assert nobody == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
+    assert led == [None]
+    partition = cluster.partition("orders")
+    assert (leader_of(cluster), partition.isr) == (THREE, (THREE,))
+    assert elect(cluster, ElectionType.UNCLEAN, 0) == [ErrorCode.ELECTION_NOT_NEEDED]
+    with pytest.raises(BrokerError):
+        cluster.ask(ElectLeaders(2))
+
+
+def test_given_a_broker_that_came_back_then_what_others_lead_for_it_is_found_if_it_is_more_than_allowed() -> None:
+    cluster = ACluster(*ALL)
+    cluster.create("orders", -1, -1, assignments=tuple((index, (ONE, TWO)) for index in range(10)))
+    assert led_by_others(cluster.image, 10) == ()
+    cluster.broker_dies(ONE)
+    after(cluster)
+    cluster.broker_starts(ONE)
+    assert led_by_others(cluster.image, 10) == ()  # it is not in sync yet
+
+    propose_isr(cluster, ONE, TWO)
+    assert led_by_others(cluster.image, 10) == ()
+    assert led_by_others(cluster.image, 9) == (TopicPartition("orders", 0),)
+
+
+def propose_isr(cluster: ACluster, *isr: BrokerId) -> None:
+    """By the leader of orders-0."""
+    partition = cluster.partition("orders")
+    assert partition.leader is not None
+    proposal = ProposedIsr(
+        cluster.image.topics["orders"].topic_id,
+        0,
+        LeaderEpoch(partition.leader_epoch),
+        partition.partition_epoch,
+        isr,
+    )
+    (answer,) = cluster.ask(AlterPartition(partition.leader, partition.leader_broker_epoch, (proposal,)))
+    assert isinstance(answer.outcome, int), answer.outcome
+
+
 class BrokersThatComeAndGo(RuleBasedStateMachine):
     """With a model of who holds all that is committed: whoever is elected must."""
 
@@ -212,17 +295,8 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         partition = self.cluster.partition("orders")
         if leader_of(self.cluster) is None or broker not in self.cluster.image.serving() or broker in partition.isr:
             return
-        assert partition.leader is not None
         self.complete.add(broker)
-        proposal = ProposedIsr(
-            self.cluster.image.topics["orders"].topic_id,
-            0,
-            LeaderEpoch(partition.leader_epoch),
-            partition.partition_epoch,
-            (*partition.isr, broker),
-        )
-        (answer,) = self.cluster.ask(AlterPartition(partition.leader, partition.leader_broker_epoch, (proposal,)))
-        assert isinstance(answer.outcome, int), answer.outcome
+        propose_isr(self.cluster, *partition.isr, broker)
 
     @invariant()
     def the_record_is_sound(self) -> None:

@@ -85,6 +85,7 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "SaslAuthenticate": (0, 2),
     "CreatePartitions": (0, 3),
     "DeleteGroups": (0, 2),
+    "ElectLeaders": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
     "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),

@@ -172,6 +172,27 @@ class Reconcile(Command[tuple[ElectedPartition, ...]]):
     """Make partitions fit the brokers that are alive; the reply names those that changed leaders."""
 
 
+class ElectionType(IntEnum):
+    """The numbers are the protocol's (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaderResult:
+    topic_partition: TopicPartition
+    error: BrokerError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders(Command[tuple[ElectLeaderResult, ...]]):
+    """Let the first replica lead, or any where nobody can otherwise. Without partitions: wherever that is of use."""
+
+    election_type: int
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ProposedIsr:
     """The leader of a partition asks for another in-sync set, as of the epochs that it knows (KIP-497).

@@ -12,14 +12,17 @@ What must stay true:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_rules
 
 from msgspec.structs import replace
 
-from penstock.controller.commands import ElectedPartition
+from penstock.controller.commands import ElectedPartition, ElectionType, ElectLeaderResult, ElectLeaders
 from penstock.controller.decision import Decision, Writes
 from penstock.core.config import BrokerConfig
+from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
 from penstock.core.topic_config import topic_config
 from penstock.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -65,6 +68,100 @@ def reconcile(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[Elect
             if record.leader_epoch != partition.leader_epoch:
                 elected.append(ElectedPartition(TopicPartition(topic.name, index), record.leader))
     return Decision(writes.transactions(), tuple(elected))
+
+
+def elect_leaders(
+    command: ElectLeaders, image: ClusterImage, config: BrokerConfig
+) -> Decision[tuple[ElectLeaderResult, ...]]:
+    """As somebody asks, or for balance. A leader that serves makes room for the first replica only, if it is in sync."""
+    if command.election_type not in tuple(ElectionType):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no election of type {command.election_type}")
+    brokers = Brokers.of(image)
+    everywhere = command.partitions is None
+    wanted = _all_partitions(image) if command.partitions is None else command.partitions
+    writes = Writes()
+    results = []
+    for topic_partition in dict.fromkeys(wanted):
+        error = None
+        try:
+            _elect(topic_partition, ElectionType(command.election_type), image, brokers, config, writes)
+        except BrokerError as refused:
+            error = refused
+        if error is None or not everywhere:
+            results.append(ElectLeaderResult(topic_partition, error))
+    return Decision(writes.transactions(), tuple(results))
+
+
+def led_by_others(image: ClusterImage, allowed_percentage: int) -> tuple[TopicPartition, ...]:
+    """Partitions whose first replica could lead and does not, of brokers for which those are too many of theirs."""
+    serving = image.serving()
+    preferred: Counter[BrokerId] = Counter()
+    elsewhere: dict[BrokerId, list[TopicPartition]] = {}
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            first = partition.replicas[0]
+            preferred[first] += 1
+            if partition.leader != first and first in serving and first in partition.isr:
+                elsewhere.setdefault(first, []).append(TopicPartition(topic.name, index))
+    return tuple(
+        topic_partition
+        for broker_id, partitions in elsewhere.items()
+        if 100 * len(partitions) > allowed_percentage * preferred[broker_id]
+        for topic_partition in partitions
+    )
+
+
+def _all_partitions(image: ClusterImage) -> list[TopicPartition]:
+    return [
+        TopicPartition(name, index) for name, topic in image.topics.items() for index in range(len(topic.partitions))
+    ]
+
+
+def _elect(
+    topic_partition: TopicPartition,
+    kind: ElectionType,
+    image: ClusterImage,
+    brokers: Brokers,
+    config: BrokerConfig,
+    writes: Writes,
+) -> None:
+    partition = image.partition(topic_partition)
+    if partition is None:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_partition}")
+    topic = image.topics[topic_partition.topic]
+    rules = topic_rules(topic.configs, config)
+    if kind is ElectionType.PREFERRED:
+        record = _with_preferred_leader(topic_partition, partition, brokers)
+    else:
+        record = _with_any_leader(topic_partition, partition, brokers, rules)
+    key = partition_key(topic.topic_id, topic_partition.partition)
+    writes.put(key, record, mod_revision=partition.mod_revision)
+
+
+def _with_preferred_leader(
+    topic_partition: TopicPartition, partition: PartitionImage, brokers: Brokers
+) -> PartitionRecord:
+    preferred = partition.replicas[0]
+    if partition.leader == preferred and brokers.serving.get(preferred) == partition.leader_broker_epoch:
+        raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} is led by its first replica")
+    if preferred not in brokers.serving or preferred not in partition.isr:
+        raise BrokerError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} is not in sync for {topic_partition}"
+        )
+    record = _changed(partition, preferred, partition.isr, partition.eligible, brokers)
+    assert record is not None
+    return record
+
+
+def _with_any_leader(
+    topic_partition: TopicPartition, partition: PartitionImage, brokers: Brokers, rules: TopicRules
+) -> PartitionRecord:
+    if partition.leader is not None and brokers.serving.get(partition.leader) == partition.leader_broker_epoch:
+        raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} has a leader")
+    record = fitted(partition, brokers, replace_rules(rules, allows_unclean=True))
+    if record is None:
+        raise BrokerError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {topic_partition} is there")
+    return record
 
 
 def topic_rules(overrides: Mapping[str, str], config: BrokerConfig) -> TopicRules:

@@ -24,6 +24,7 @@ from penstock.controller.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
@@ -52,6 +53,8 @@ FORWARDED: dict[type[Command[Any]], bool] = {
     DeleteTopics: False,
     # The second answer would say that there are as many partitions already.
     CreatePartitions: False,
+    # The second answer would say that there is no need.
+    ElectLeaders: False,
     # Would undo what somebody else has changed meanwhile, and been told so.
     AlterConfigs: False,
 }

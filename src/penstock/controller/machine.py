@@ -19,6 +19,7 @@ from penstock.controller.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
@@ -53,6 +54,8 @@ def _decide(command: object, image: ClusterImage, config: BrokerConfig, seed: by
             return brokers.alter_partition(command, image, config)
         case AllocateProducerIds():
             return brokers.allocate_producer_ids(image)
+        case ElectLeaders():
+            return elections.elect_leaders(command, image, config)
         case Reconcile():
             return elections.reconcile(image, config)
         case ClaimController():

@@ -21,10 +21,12 @@ from typing import TypeVar
 from penstock.controller.commands import (
     ClaimController,
     Command,
+    ElectionType,
+    ElectLeaders,
     Reconcile,
     RemoveUnclaimedPartitions,
 )
-from penstock.controller.elections import Brokers, is_settled
+from penstock.controller.elections import Brokers, is_settled, led_by_others
 from penstock.controller.machine import handle
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -89,6 +91,23 @@ class ControllerService:
                 await asyncio.sleep(RETRY_MS / 1000)
                 continue
             await self._to_do.wait()
+
+    async def balance(self) -> None:
+        """Runs for ever: brokers that came back lead again what they are the first replica of."""
+        while True:
+            config = self._config()
+            await asyncio.sleep(config.int("leader.imbalance.check.interval.seconds"))
+            if not self.is_active or not config.bool("auto.leader.rebalance.enable"):
+                continue
+            allowed = config.int("leader.imbalance.per.broker.percentage")
+            partitions = led_by_others(self._follower.image, allowed)
+            if not partitions:
+                continue
+            try:
+                await self.ask(ElectLeaders(ElectionType.PREFERRED, partitions))
+                log.info("leaders balanced", extra={"partitions": len(partitions)})
+            except BrokerError as error:
+                log.warning("leaders not balanced", extra={"reason": error.message})
 
     async def take_part(self) -> None:
         """What the image calls for now: claim the controller's place, give it up, or put partitions in order."""

@@ -34,6 +34,26 @@ _IDENTITY_KEYS = (
         "etcd prolongs what is below two seconds.",
     ),
     Key(
+        "auto.leader.rebalance.enable",
+        BOOL,
+        True,
+        doc="Whether brokers that came back lead again, after a while, what they are the first replica of.",
+    ),
+    Key(
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        300,
+        at_least=1,
+        doc="How often that is looked at.",
+    ),
+    Key(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        10,
+        at_least=0,
+        doc="How much of what a broker is the first replica of others may lead.",
+    ),
+    Key(
         "penstock.handover.timeout.ms",
         INT,
         10 * SECOND_MS,

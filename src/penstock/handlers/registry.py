@@ -28,6 +28,7 @@ from penstock.handlers.describe_log_dirs import describe_log_dirs
 from penstock.handlers.describe_producers import describe_producers
 from penstock.handlers.describe_topic_partitions import describe_topic_partitions
 from penstock.handlers.describe_transactions import describe_transactions
+from penstock.handlers.elect_leaders import elect_leaders
 from penstock.handlers.end_txn import end_txn
 from penstock.handlers.find_coordinator import find_coordinator
 from penstock.handlers.heartbeat import heartbeat
@@ -142,6 +143,7 @@ _ALL = (
     _api(36, sasl_authenticate),
     _api(37, create_partitions),
     _api(42, delete_groups),
+    _api(43, elect_leaders),
     _api(44, incremental_alter_configs),
     _api(47, offset_delete),
     _api(60, describe_cluster),

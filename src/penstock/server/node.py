@@ -193,6 +193,7 @@ class Node:
         await self._session.begin(self._registration(identity.directory_id))
         self._tasks.spawn(self._session.keep(), name="session")
         self._tasks.spawn(self._service.campaign(), name="controller")
+        self._tasks.spawn(self._service.balance(), name="balance")
         await self._open_logs()
         Housekeeping(self._partitions, self._current_config, self._files, self._tasks, self._clock).start()
         self._open_for_clients()
