@@ -73,7 +73,7 @@ def reconcile(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[Elect
 def elect_leaders(
     command: ElectLeaders, image: ClusterImage, config: BrokerConfig
 ) -> Decision[tuple[ElectLeaderResult, ...]]:
-    """As somebody asks, or for balance. A leader that serves makes room for the first replica only, if it is in sync."""
+    """As somebody asks, or for balance. A leader that serves makes room for the first replica only, if in sync."""
     if command.election_type not in tuple(ElectionType):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no election of type {command.election_type}")
     brokers = Brokers.of(image)
