@@ -43,7 +43,6 @@ async def a_broker_with(directory: str, **configs: str) -> AsyncIterator[tuple[P
         ONE,
         lambda: config,
         DataDirectory.open(directory),
-        session_epoch=lambda: cluster.image.session_epoch(ONE),
         tick=Tick(asyncio.get_running_loop()),
         flusher=Flusher(files, _never),
         files=files,

@@ -59,7 +59,6 @@ class ReplicaManager:
         config: Callable[[], BrokerConfig],
         data: DataDirectory,
         *,
-        session_epoch: Callable[[], int | None],
         tick: Tick,
         flusher: Flusher,
         files: Files,
@@ -75,7 +74,6 @@ class ReplicaManager:
         self._broker_id = broker_id
         self._config = config
         self._data = data
-        self._session_epoch = session_epoch
         self._tick = tick
         self._flusher = flusher
         self._files = files
@@ -315,7 +313,8 @@ class ReplicaManager:
         """Leading is for one session: the epoch of a session that is over gives no right to it."""
         if partition.is_shortening:
             return  # asked again when that is done
-        leads = image.leader == self._broker_id and image.leader_broker_epoch == self._session_epoch()
+        own_epoch = self._image.session_epoch(self._broker_id)
+        leads = image.leader == self._broker_id and image.leader_broker_epoch == own_epoch
         was_led = partition.is_led
         if leads:
             if self._replicas is not None:

@@ -163,7 +163,6 @@ class Node:
             self._node_id,
             self._current_config,
             self._data,
-            session_epoch=lambda: self._session.epoch,
             tick=tick,
             flusher=self._flusher,
             files=self._files,

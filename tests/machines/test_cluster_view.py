@@ -1,0 +1,28 @@
+"""Which brokers a client is told of."""
+
+from __future__ import annotations
+
+from tests.machines.controlled_cluster import ONE, TWO, ACluster
+
+from penstock.controller.registration import Registration, begin_session
+from penstock.handlers.cluster_view import ClusterView
+from penstock.metadata.records import Endpoint, SessionState
+from penstock.metadata.store import LeaseId
+
+
+def test_given_brokers_without_a_session_then_clients_are_told_of_those_that_have_one_and_of_who_answers() -> None:
+    cluster = ACluster()
+    for broker_id in (ONE, TWO):
+        endpoint = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9090 + broker_id)
+        registration = Registration(broker_id, (endpoint,), host="machine")
+        transaction, _ = begin_session(registration, cluster.image, SessionState.SERVING, LeaseId(broker_id))
+        cluster._commit(transaction)
+    cluster.create("orders", -1, -1, assignments=((0, (ONE,)),))
+    cluster.broker_dies(ONE)
+
+    asked_one, asked_two = (ClusterView(cluster.image, "PLAINTEXT", asked) for asked in (ONE, TWO))
+
+    assert [broker.broker_id for broker in asked_one.brokers] == [ONE, TWO]
+    assert [broker.broker_id for broker in asked_two.brokers] == [TWO]
+    assert asked_one.leadership(cluster.partition("orders")).leader_id == -1  # it may lead again soon, but does not now
+    assert ClusterView(cluster.image, "OTHER", ONE).brokers == []
