@@ -72,8 +72,9 @@ class Fetcher:
         self._config = config
         self._clock = clock
         self._followed: dict[Key, Partition] = {}
-        # Those whose logs agree with the leader's, in its present epoch.
+        # Those whose logs agree with the leader's, in its present epoch, as it knows of this session of ours.
         self._agreed: set[Key] = set()
+        self._agreed_in: int | None = None
         self._news: dict[Key, Partition] = {}
         self._has_news = asyncio.Event()
         self._changed = asyncio.Event()
@@ -114,12 +115,17 @@ class Fetcher:
         """Runs for ever."""
         while True:
             self._changed.clear()
+            epoch = self._session_epoch()
+            if epoch != self._agreed_in:
+                # To the leader this is another process now, and it forgets what the last one had on disk.
+                self._agreed_in = epoch
+                self._agreed.clear()
             asked = self._due()
             if not asked:
                 await self._pause()
                 continue
             try:
-                answer = await self._ask(asked)
+                answer = await self._ask(asked, epoch)
             except BrokerError as error:
                 if not self._changed.is_set():
                     await self._unanswered(asked, error)
@@ -145,8 +151,8 @@ class Fetcher:
             async with asyncio.timeout(min(pause_ms, LONGEST_PAUSE_MS) / 1000):
                 await self._changed.wait()
 
-    async def _ask(self, asked: dict[Key, NextFetch]) -> FetchResponse:
-        config, address, epoch = self._config(), self._address(), self._session_epoch()
+    async def _ask(self, asked: dict[Key, NextFetch], epoch: int | None) -> FetchResponse:
+        config, address = self._config(), self._address()
         if address is None or epoch is None:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"broker {self._leader} is not there, or this one is not")
         wait_ms = config.int("replica.fetch.wait.max.ms")
@@ -244,7 +250,7 @@ class Fetcher:
             news, self._news = self._news, {}
             address, epoch = self._address(), self._session_epoch()
             if address is None or epoch is None or not news:
-                continue  # told anew when this broker follows anew
+                continue  # told anew when this broker follows anew, or in a new session
             request = ReplicaProgressRequest(
                 broker_epoch=epoch, partitions=[_progress(partition) for partition in news.values()]
             )

@@ -69,6 +69,10 @@ class Replication(Protocol):
     def flushed(self, partition: Partition) -> None:
         """As a follower it has more on disk than its leader knows."""
 
+    @property
+    def is_overdue(self) -> bool:
+        """This broker's session was not renewed in time: another may lead what it believes to lead."""
+
 
 def _not_leading(topic_partition: TopicPartition) -> BrokerError:
     return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic_partition}")
@@ -226,6 +230,8 @@ class Partition:
         self.leader_epoch = leader_epoch
         if self._staged:
             self._write()
+        # What is cut off as a follower, and written anew, ends elsewhere.
+        self._written.clear()
         self._refuse(self.offline or _not_leading(self.topic_partition))
 
     def follow(self, leader_epoch: int) -> Follower:
@@ -380,8 +386,12 @@ class Partition:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.refusal is not None:
             raise self.refusal
-        if acks == ACKS_ALL and len(self._isr.members) < self.config.min_insync_replicas:
-            raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
+        if acks == ACKS_ALL:
+            if len(self._isr.members) < self.config.min_insync_replicas:
+                raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
+        elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
+            # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.
+            raise _not_leading(self.topic_partition)
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
