@@ -257,3 +257,23 @@ def test_given_a_leader_that_stood_still_past_its_session_when_it_wakes_then_it_
             assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     eventually(lambda: in_sync(cluster, topic_name) == [2, 3], 20)
     assert read(cluster, topic_name) == [b"first"]
+
+
+def test_given_a_partition_with_much_to_catch_up_on_then_others_do_not_wait_for_it(
+    tmp_path: Path, topic_name: str
+) -> None:
+    much, little = f"{topic_name}-a", f"{topic_name}-b"
+    settings = {"replica.fetch.response.max.bytes": 10_000}
+    with Cluster.start(tmp_path, brokers=3, **settings) as cluster, RawClient(cluster[1].address) as client:
+        for topic in (much, little):
+            create_topic_on(client, topic, replicas=ALL, **PAGE_CACHE)
+        write(cluster, much, b"first")
+        cluster[3].kill()
+        write(cluster, little, b"first")  # when it is known that broker 3 has gone
+        for _ in range(1_500):
+            assert produce(client, much, a_batch(b"." * 10_000), acks=1).error_code == 0
+        cluster[3].restart()
+
+        eventually(lambda: in_sync(cluster, little) == [1, 2, 3], 20)
+        assert in_sync(cluster, much) == [1, 2]
+        eventually(lambda: in_sync(cluster, much) == [1, 2, 3], 20)

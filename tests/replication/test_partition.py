@@ -148,3 +148,20 @@ async def test_given_records_that_were_cut_off_and_others_in_their_place_then_wh
     partition.followed()
 
     assert partition.high_watermark == partition.log.position_of(1)
+
+
+async def test_given_a_fetch_of_a_process_that_was_replaced_when_it_comes_late_then_what_the_new_one_said_still_counts(
+    tmp_path: Path,
+) -> None:
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test")), Told()
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=1), {OTHER: 6}, lag_max_ms=30_000, now_ms=0)
+    partition.fetched_by(OTHER, broker_epoch=6, offset=0, now_ms=0)
+    append(partition, told, 0, acks=ACKS_ALL)
+    partition._write()
+    await until(lambda: partition.log.flushed_offset == 1)
+
+    with pytest.raises(BrokerError, match="is in epoch 6"):
+        partition.fetched_by(OTHER, broker_epoch=5, offset=0, now_ms=0)
+
+    partition.flushed_by(OTHER, broker_epoch=6, offset=1, flushed=1, now_ms=0)
+    assert told.outcomes == {0: 0}

@@ -1,5 +1,8 @@
 """What this broker follows of one other broker: one fetch at a time for all of it, and what to do with each answer.
 
+An answer has a limit, and the leader fills it in the order of the question. So what had records in the last answer is
+asked for behind the rest in the next: a partition with much to catch up on must not hold up those that are in sync.
+
 The leader lets a fetch wait for something new. So partitions that come or go meanwhile, and what became durable, must
 not wait for it: the fetch is given up for a new one, and progress goes its own way.
 
@@ -236,7 +239,11 @@ class Fetcher:
         partition.log.move_log_start(follower.appended(answer))
         partition.followed()
         key = (partition.topic_id, partition.topic_partition.partition)
-        if key not in self._agreed and self._followed.get(key) is partition:
+        if self._followed.get(key) is not partition:
+            return
+        if records:
+            self._followed[key] = self._followed.pop(key)
+        if key not in self._agreed:
             self._agreed.add(key)
             self._report(key, partition)
 
@@ -265,12 +272,12 @@ class Fetcher:
 
 
 def _topics(asked: dict[Key, NextFetch], max_bytes: int) -> list[FetchTopic]:
-    topics: dict[TopicId, FetchTopic] = {}
+    """In this order, even if that names a topic more than once."""
+    topics: list[FetchTopic] = []
     for (topic_id, partition), wanted in asked.items():
-        topic = topics.get(topic_id)
-        if topic is None:
-            topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
-        topic.partitions.append(
+        if not topics or topics[-1].topic_id != topic_id:
+            topics.append(FetchTopic(topic_id=topic_id, partitions=[]))
+        topics[-1].partitions.append(
             FetchPartition(
                 partition=partition,
                 current_leader_epoch=wanted.current_leader_epoch,
@@ -280,7 +287,7 @@ def _topics(asked: dict[Key, NextFetch], max_bytes: int) -> list[FetchTopic]:
                 partition_max_bytes=max_bytes,
             )
         )
-    return list(topics.values())
+    return topics
 
 
 def _progress(partition: Partition) -> ReplicaProgressPartition:

@@ -28,7 +28,7 @@ from penstock.protocol.control import EndMarker, build_end_marker
 from penstock.protocol.validation import ProduceLimits
 from penstock.replication.admission import AdmissionLanes
 from penstock.replication.follower import Follower, FollowerState
-from penstock.replication.isr import UNKNOWN_OFFSET, Isr, Proposal
+from penstock.replication.isr import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, Isr, Proposal
 from penstock.replication.parking import ParkedFetch
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -277,9 +277,12 @@ class Partition:
 
     def fetched_by(self, replica: BrokerId, broker_epoch: int, offset: int, now_ms: int) -> None:
         """A replica has all below `offset`, which agrees with this log. Raises BrokerError when it is not one."""
-        if self._agreed.get(replica) != broker_epoch:
+        known_epoch = self._agreed.get(replica, UNKNOWN_BROKER_EPOCH)
+        if broker_epoch > known_epoch:
             self._agreed[replica] = broker_epoch
             self._flushed_by.pop(replica, None)
+        elif broker_epoch < known_epoch:
+            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} is in epoch {known_epoch}")
         held = self._flushed_by.get(replica, UNKNOWN_OFFSET) if self.flushes else offset
         self._reported(replica, broker_epoch, offset, held, now_ms)
 

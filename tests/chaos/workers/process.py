@@ -62,6 +62,9 @@ def client_settings(options: Options) -> dict[str, Any]:
         # librdkafka 2.16 otherwise throws away a broker that is down for long enough, and a coordinator with it; then
         # send_offsets_to_transaction waits for it for ever, whatever its timeout (confluentinc/librdkafka#5456, #5511).
         "metadata.recovery.strategy": "none",
+        # And connected to one broker only, which dies, it waits for that one for ever: it says "cluster connection
+        # already in progress" and asks nobody else who leads now.
+        "enable.sparse.connections": False,
         "log_level": 0,
     }
 
