@@ -88,7 +88,12 @@ def _create_topics(cluster: Cluster) -> None:
 def _start_clients(fleet: Fleet) -> list[Acknowledged]:
     producers = []
     for topic in TOPICS:
-        common = {"topic": topic, "partitions": PARTITIONS, "socket_timeout_ms": CLIENT_TIMEOUT_MS}
+        common = {
+            "topic": topic,
+            "partitions": PARTITIONS,
+            "socket_timeout_ms": CLIENT_TIMEOUT_MS,
+            "recovery": "rebootstrap",
+        }
         for kind in ("idempotent", "plain"):
             worker = fleet.start("producer", kind=kind, **common)
             producers.append(Acknowledged(f"{worker.name} ({kind}) of {topic}", worker.history_path, PARTITIONS))

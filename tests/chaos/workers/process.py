@@ -26,6 +26,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     # How long any request may be without an answer before another broker is tried.
     socket_timeout_ms: int = 5_000
+    # Of several brokers a client forgets those that are away, and must not end up with one that dies ("rebootstrap").
+    recovery: Literal["none", "rebootstrap"] = "none"
     # Producers
     kind: Literal["plain", "idempotent", "transactional"] = "idempotent"
     transactional_id: str | None = None
@@ -59,12 +61,10 @@ def client_settings(options: Options) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 200,
         "retry.backoff.ms": 20,
         "socket.timeout.ms": options.socket_timeout_ms,
-        # librdkafka 2.16 otherwise throws away a broker that is down for long enough, and a coordinator with it; then
-        # send_offsets_to_transaction waits for it for ever, whatever its timeout (confluentinc/librdkafka#5456, #5511).
-        "metadata.recovery.strategy": "none",
-        # And connected to one broker only, which dies, it waits for that one for ever: it says "cluster connection
-        # already in progress" and asks nobody else who leads now.
-        "enable.sparse.connections": False,
+        # With "rebootstrap" librdkafka 2.16 throws away a broker that is down for long enough, and a coordinator with
+        # it; then send_offsets_to_transaction waits for it for ever, whatever its timeout (confluentinc/librdkafka#5456,
+        # #5511).
+        "metadata.recovery.strategy": options.recovery,
         "log_level": 0,
     }
 
