@@ -41,7 +41,6 @@ class ClusterHarm:
         self._producers = producers
         self._metadata = metadata
         self._luck = luck
-        self._began = time.monotonic()
 
     def go_on_for(self, seconds: float) -> None:
         """At least one round."""

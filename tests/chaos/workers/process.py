@@ -62,8 +62,7 @@ def client_settings(options: Options) -> dict[str, Any]:
         "retry.backoff.ms": 20,
         "socket.timeout.ms": options.socket_timeout_ms,
         # With "rebootstrap" librdkafka 2.16 throws away a broker that is down for long enough, and a coordinator with
-        # it; then send_offsets_to_transaction waits for it for ever, whatever its timeout (confluentinc/librdkafka#5456,
-        # #5511).
+        # it; then send_offsets_to_transaction waits for it for ever, whatever its timeout (its issues 5456 and 5511).
         "metadata.recovery.strategy": options.recovery,
         "log_level": 0,
     }
