@@ -29,7 +29,7 @@ class Worker:
         self.module = module
         self.name = name
         self.options = options
-        self._history_path = directory / f"{name}.history"
+        self.history_path = directory / f"{name}.history"
         self._log_path = directory / f"{name}.log"
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -46,7 +46,7 @@ class Worker:
         if self._process.poll() is not None:
             # Not an AssertionError, which would count as "not yet".
             raise WorkerDied(f"{self.name} ended by itself\n{self.log_tail()}")
-        return self._history_path.stat().st_size if self._history_path.exists() else 0
+        return self.history_path.stat().st_size if self.history_path.exists() else 0
 
     def say_where_it_is(self) -> None:
         """Its stack goes to its log."""
@@ -55,7 +55,7 @@ class Worker:
 
     def last_event(self) -> str:
         """What it wrote down last: what came after it did not end."""
-        lines = self._history_path.read_text(errors="replace").splitlines() if self._history_path.exists() else []
+        lines = self.history_path.read_text(errors="replace").splitlines() if self.history_path.exists() else []
         return lines[-1] if lines else "nothing"
 
     def pause(self) -> None:

@@ -18,8 +18,17 @@ from penstock.protocol.messages.cluster import (
     MetadataResponse,
     MetadataResponsePartition,
 )
+from penstock.protocol.messages.records import ProduceResponse
 from tests.testkit import Cluster, RawClient, eventually
-from tests.testkit.asking import a_batch, create_topic_on, fetch, produce, values_of
+from tests.testkit.asking import (
+    PRODUCE_VERSION,
+    a_batch,
+    create_topic_on,
+    fetch,
+    produce,
+    produce_request,
+    values_of,
+)
 
 ALL = (1, 2, 3)
 PAGE_CACHE = {"flush.messages": 2**63 - 1}
@@ -223,3 +232,66 @@ def test_given_a_first_replica_that_came_back_when_asked_or_after_a_while_then_i
         wanted = TopicPartition(topic_name, 0)
         answer = admin.elect_leaders(ElectionType.PREFERRED, [wanted]).result(10)
         assert answer[wanted].code() == KafkaError.ELECTION_NOT_NEEDED
+
+
+def test_given_a_follower_that_has_lost_its_session_when_nothing_is_written_then_it_comes_back_into_the_in_sync_set(
+    cluster: Cluster, topic_name: str
+) -> None:
+    with RawClient(cluster[1].address) as client:
+        create_topic_on(client, topic_name, replicas=(1, 3), **{"min.insync.replicas": 2})
+    write(cluster, topic_name, b"first")
+    os.kill(cluster[3].pid, signal.SIGSTOP)
+    eventually(lambda: in_sync(cluster, topic_name) == [1], 20)
+
+    os.kill(cluster[3].pid, signal.SIGCONT)
+
+    # Nothing can be written before it is back, so nothing it would have to flush will bring it back.
+    eventually(lambda: in_sync(cluster, topic_name) == [1, 3], 20)
+    write(cluster, topic_name, b"second")
+    assert read(cluster, topic_name) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_given_a_leader_that_stood_still_past_its_session_when_it_wakes_then_it_takes_nothing_that_waited_for_it(
+    cluster: Cluster, topic_name: str, acks: int
+) -> None:
+    with RawClient(cluster[1].address) as client:
+        create_topic_on(client, topic_name, replicas=(3, 2), **PAGE_CACHE)
+    write(cluster, topic_name, b"first")
+    with RawClient(cluster[3].address) as client:
+        os.kill(cluster[3].pid, signal.SIGSTOP)
+        request = produce_request(topic_name, {0: a_batch(b"too late")}, acks=acks)
+        sent = client.send_request(request.API_KEY, PRODUCE_VERSION, request.encode(PRODUCE_VERSION))
+        eventually(lambda: leader_of(cluster, topic_name) == 2, 20)
+
+        os.kill(cluster[3].pid, signal.SIGCONT)
+
+        # Nobody but this broker could tell by now that it leads no more, and it has not yet looked.
+        if acks == 0:
+            assert client.is_closed_by_broker()
+        else:
+            answer = client.receive_response(request.API_KEY, PRODUCE_VERSION, sent)
+            ((row,),) = (each.partition_responses for each in ProduceResponse.decode(answer, PRODUCE_VERSION).responses)
+            assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    eventually(lambda: in_sync(cluster, topic_name) == [2, 3], 20)
+    assert read(cluster, topic_name) == [b"first"]
+
+
+def test_given_a_partition_with_much_to_catch_up_on_then_others_do_not_wait_for_it(
+    tmp_path: Path, topic_name: str
+) -> None:
+    much, little = f"{topic_name}-a", f"{topic_name}-b"
+    settings = {"replica.fetch.response.max.bytes": 10_000}
+    with Cluster.start(tmp_path, brokers=3, **settings) as cluster, RawClient(cluster[1].address) as client:
+        for topic in (much, little):
+            create_topic_on(client, topic, replicas=ALL, **PAGE_CACHE)
+        write(cluster, much, b"first")
+        cluster[3].kill()
+        write(cluster, little, b"first")  # when it is known that broker 3 has gone
+        for _ in range(1_500):
+            assert produce(client, much, a_batch(b"." * 10_000), acks=1).error_code == 0
+        cluster[3].restart()
+
+        eventually(lambda: in_sync(cluster, little) == [1, 2, 3], 20)
+        assert in_sync(cluster, much) == [1, 2]
+        eventually(lambda: in_sync(cluster, much) == [1, 2, 3], 20)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.testkit.images import a_sole_replica
+from tests.testkit.images import a_partition_on, a_sole_replica
 
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -16,6 +16,7 @@ from penstock.core.metrics import TopicMetrics
 from penstock.core.topic_config import topic_config
 from penstock.protocol.batch import read_header
 from penstock.protocol.records import Record, build_batch
+from penstock.replication.follower import FetchAnswer
 from penstock.replication.partition import ACKS_ALL, Partition
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
@@ -23,7 +24,8 @@ from penstock.runtime.tick import Tick
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log, LogConfig
 
-LEADER = BrokerId(1)
+LEADER, OTHER = BrokerId(1), BrokerId(2)
+NEVER = 2**63 - 1
 
 
 @dataclass
@@ -125,3 +127,41 @@ async def test_given_a_failed_partition_then_everybody_waiting_and_everybody_com
     assert told.outcomes == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: ErrorCode.KAFKA_STORAGE_ERROR}
     with pytest.raises(BrokerError):
         append(partition, told, 2, acks=1)
+
+
+async def test_given_records_that_were_cut_off_and_others_in_their_place_then_what_is_committed_ends_where_those_do(
+    tmp_path: Path,
+) -> None:
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test"), flush_messages=NEVER), Told()
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=1), {}, lag_max_ms=30_000, now_ms=0)
+    for slot in range(2):
+        append(partition, told, slot, acks=1)
+        partition._write()
+    partition.stop_leading(leader_epoch=2)
+    follower = partition.follow(leader_epoch=2)
+    partition.log.truncate_to(0, now_ms=0)
+
+    for offset in range(3):
+        others = build_batch([Record(None, b"another value", (), 1)], base_offset=offset, leader_epoch=2)
+        partition.log.append_replicated(memoryview(others), leader_epoch=2, now_ms=0)
+    follower.appended(FetchAnswer(ErrorCode.NONE, high_watermark=1, log_start_offset=0))
+    partition.followed()
+
+    assert partition.high_watermark == partition.log.position_of(1)
+
+
+async def test_given_a_fetch_of_a_process_that_was_replaced_when_it_comes_late_then_what_the_new_one_said_still_counts(
+    tmp_path: Path,
+) -> None:
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test")), Told()
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=1), {OTHER: 6}, lag_max_ms=30_000, now_ms=0)
+    partition.fetched_by(OTHER, broker_epoch=6, offset=0, now_ms=0)
+    append(partition, told, 0, acks=ACKS_ALL)
+    partition._write()
+    await until(lambda: partition.log.flushed_offset == 1)
+
+    with pytest.raises(BrokerError, match="is in epoch 6"):
+        partition.fetched_by(OTHER, broker_epoch=5, offset=0, now_ms=0)
+
+    partition.flushed_by(OTHER, broker_epoch=6, offset=1, flushed=1, now_ms=0)
+    assert told.outcomes == {0: 0}

@@ -1,5 +1,8 @@
 """What this broker follows of one other broker: one fetch at a time for all of it, and what to do with each answer.
 
+An answer has a limit, and the leader fills it in the order of the question. So what had records in the last answer is
+asked for behind the rest in the next: a partition with much to catch up on must not hold up those that are in sync.
+
 The leader lets a fetch wait for something new. So partitions that come or go meanwhile, and what became durable, must
 not wait for it: the fetch is given up for a new one, and progress goes its own way.
 
@@ -72,8 +75,9 @@ class Fetcher:
         self._config = config
         self._clock = clock
         self._followed: dict[Key, Partition] = {}
-        # Those whose logs agree with the leader's, in its present epoch.
+        # Those whose logs agree with the leader's, in its present epoch, as it knows of this session of ours.
         self._agreed: set[Key] = set()
+        self._agreed_in: int | None = None
         self._news: dict[Key, Partition] = {}
         self._has_news = asyncio.Event()
         self._changed = asyncio.Event()
@@ -114,12 +118,17 @@ class Fetcher:
         """Runs for ever."""
         while True:
             self._changed.clear()
+            epoch = self._session_epoch()
+            if epoch != self._agreed_in:
+                # To the leader this is another process now, and it forgets what the last one had on disk.
+                self._agreed_in = epoch
+                self._agreed.clear()
             asked = self._due()
             if not asked:
                 await self._pause()
                 continue
             try:
-                answer = await self._ask(asked)
+                answer = await self._ask(asked, epoch)
             except BrokerError as error:
                 if not self._changed.is_set():
                     await self._unanswered(asked, error)
@@ -145,8 +154,8 @@ class Fetcher:
             async with asyncio.timeout(min(pause_ms, LONGEST_PAUSE_MS) / 1000):
                 await self._changed.wait()
 
-    async def _ask(self, asked: dict[Key, NextFetch]) -> FetchResponse:
-        config, address, epoch = self._config(), self._address(), self._session_epoch()
+    async def _ask(self, asked: dict[Key, NextFetch], epoch: int | None) -> FetchResponse:
+        config, address = self._config(), self._address()
         if address is None or epoch is None:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"broker {self._leader} is not there, or this one is not")
         wait_ms = config.int("replica.fetch.wait.max.ms")
@@ -230,7 +239,11 @@ class Fetcher:
         partition.log.move_log_start(follower.appended(answer))
         partition.followed()
         key = (partition.topic_id, partition.topic_partition.partition)
-        if key not in self._agreed and self._followed.get(key) is partition:
+        if self._followed.get(key) is not partition:
+            return
+        if records:
+            self._followed[key] = self._followed.pop(key)
+        if key not in self._agreed:
             self._agreed.add(key)
             self._report(key, partition)
 
@@ -244,7 +257,7 @@ class Fetcher:
             news, self._news = self._news, {}
             address, epoch = self._address(), self._session_epoch()
             if address is None or epoch is None or not news:
-                continue  # told anew when this broker follows anew
+                continue  # told anew when this broker follows anew, or in a new session
             request = ReplicaProgressRequest(
                 broker_epoch=epoch, partitions=[_progress(partition) for partition in news.values()]
             )
@@ -259,12 +272,12 @@ class Fetcher:
 
 
 def _topics(asked: dict[Key, NextFetch], max_bytes: int) -> list[FetchTopic]:
-    topics: dict[TopicId, FetchTopic] = {}
+    """In this order, even if that names a topic more than once."""
+    topics: list[FetchTopic] = []
     for (topic_id, partition), wanted in asked.items():
-        topic = topics.get(topic_id)
-        if topic is None:
-            topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
-        topic.partitions.append(
+        if not topics or topics[-1].topic_id != topic_id:
+            topics.append(FetchTopic(topic_id=topic_id, partitions=[]))
+        topics[-1].partitions.append(
             FetchPartition(
                 partition=partition,
                 current_leader_epoch=wanted.current_leader_epoch,
@@ -274,7 +287,7 @@ def _topics(asked: dict[Key, NextFetch], max_bytes: int) -> list[FetchTopic]:
                 partition_max_bytes=max_bytes,
             )
         )
-    return list(topics.values())
+    return topics
 
 
 def _progress(partition: Partition) -> ReplicaProgressPartition:

@@ -28,7 +28,7 @@ from penstock.protocol.control import EndMarker, build_end_marker
 from penstock.protocol.validation import ProduceLimits
 from penstock.replication.admission import AdmissionLanes
 from penstock.replication.follower import Follower, FollowerState
-from penstock.replication.isr import UNKNOWN_OFFSET, Isr, Proposal
+from penstock.replication.isr import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, Isr, Proposal
 from penstock.replication.parking import ParkedFetch
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -68,6 +68,10 @@ class Replication(Protocol):
 
     def flushed(self, partition: Partition) -> None:
         """As a follower it has more on disk than its leader knows."""
+
+    @property
+    def is_overdue(self) -> bool:
+        """This broker's session was not renewed in time: another may lead what it believes to lead."""
 
 
 def _not_leading(topic_partition: TopicPartition) -> BrokerError:
@@ -226,6 +230,8 @@ class Partition:
         self.leader_epoch = leader_epoch
         if self._staged:
             self._write()
+        # What is cut off as a follower, and written anew, ends elsewhere.
+        self._written.clear()
         self._refuse(self.offline or _not_leading(self.topic_partition))
 
     def follow(self, leader_epoch: int) -> Follower:
@@ -271,9 +277,12 @@ class Partition:
 
     def fetched_by(self, replica: BrokerId, broker_epoch: int, offset: int, now_ms: int) -> None:
         """A replica has all below `offset`, which agrees with this log. Raises BrokerError when it is not one."""
-        if self._agreed.get(replica) != broker_epoch:
+        known_epoch = self._agreed.get(replica, UNKNOWN_BROKER_EPOCH)
+        if broker_epoch > known_epoch:
             self._agreed[replica] = broker_epoch
             self._flushed_by.pop(replica, None)
+        elif broker_epoch < known_epoch:
+            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} is in epoch {known_epoch}")
         held = self._flushed_by.get(replica, UNKNOWN_OFFSET) if self.flushes else offset
         self._reported(replica, broker_epoch, offset, held, now_ms)
 
@@ -380,8 +389,12 @@ class Partition:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.refusal is not None:
             raise self.refusal
-        if acks == ACKS_ALL and len(self._isr.members) < self.config.min_insync_replicas:
-            raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
+        if acks == ACKS_ALL:
+            if len(self._isr.members) < self.config.min_insync_replicas:
+                raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
+        elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
+            # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.
+            raise _not_leading(self.topic_partition)
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1

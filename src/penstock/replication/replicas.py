@@ -44,6 +44,7 @@ class Replicas:
         *,
         image: Callable[[], ClusterImage],
         session_epoch: Callable[[], int | None],
+        session_deadline_ms: Callable[[], int],
         alter: Alter,
         fetching: Channels,
         talking: Channels,
@@ -54,6 +55,7 @@ class Replicas:
         self._broker_id = broker_id
         self._image = image
         self._session_epoch = session_epoch
+        self._session_deadline_ms = session_deadline_ms
         self._alter = alter
         self._fetching = fetching
         self._talking = talking
@@ -113,6 +115,10 @@ class Replicas:
             self._fetchers[leader].flushed(partition)
 
     # Leading
+
+    @property
+    def is_overdue(self) -> bool:
+        return self._clock.monotonic_ms() >= self._session_deadline_ms()
 
     def proposed(self, partition: Partition, leader_epoch: int, proposal: Proposal) -> None:
         self._wanted.append(WantedIsr(partition, leader_epoch, proposal))

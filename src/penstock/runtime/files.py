@@ -47,6 +47,12 @@ class Files:
 
         self._pool().submit(job)
 
+    async def drain(self) -> None:
+        """Returns when nothing is under way any more, nor what nobody waits for since they were cancelled."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            await asyncio.to_thread(executor.shutdown)
+
     def close(self) -> None:
         """Waits for what is under way. Blocking, and short if nothing is."""
         if self._executor is not None:

@@ -149,6 +149,7 @@ class Node:
             self._node_id,
             image=lambda: self._follower.image,
             session_epoch=lambda: self._session.epoch,
+            session_deadline_ms=lambda: self._session.deadline_ms,
             alter=ask_for(self._controller, self._node_id, lambda: self._session.epoch),
             fetching=self._fetch_channels,
             talking=self._channels,
@@ -381,6 +382,7 @@ class Node:
             await self._flusher.drain()
             if self._syncs is not None:
                 self._syncs.close()
+            await self._files.drain()  # a log that is being shortened is not to be closed
             if not await self._partitions.close():
                 self._exit_code = 1
         else:

@@ -29,6 +29,8 @@ class BrokerSession:
         self._ttl_ms = ttl_ms
         self._registration: Registration | None = None
         self._lease_id: LeaseId | None = None
+        # A session is lost at any time, also while it changes its state.
+        self._one_at_a_time = asyncio.Lock()
         self._state = SessionState.STARTING
         self.epoch: int | None = None
         # Until then nobody else can have been given what this broker leads. Taken before each renewal was asked for.
@@ -44,7 +46,7 @@ class BrokerSession:
                 transaction, epoch = begin_session(registration, await self._follower.refresh(), self._state, lease_id)
                 committed = await self._store.commit(transaction)
                 break
-            except Conflict:
+            except (Conflict, LeaseExpired):
                 await self._store.revoke_lease(lease_id)
             except BrokerError:
                 await self._store.revoke_lease(lease_id)
@@ -53,22 +55,39 @@ class BrokerSession:
         await self._follower.reached(committed.revision)
 
     async def become(self, state: SessionState) -> None:
-        """Raises BrokerError when the session is over or the metadata out of reach."""
+        """In a new session if the last one is over. Raises BrokerError when the metadata is out of reach."""
         self._state = state
+        async with self._one_at_a_time:
+            if self.epoch is None or not await self._has_changed(self.epoch, state):
+                await self._begin_again()
+
+    async def _has_changed(self, epoch: int, state: SessionState) -> bool:
+        """False: the session is over."""
+        assert self._registration is not None
+        assert self._lease_id is not None
         while True:
-            assert self._registration is not None
-            assert self._lease_id is not None
-            assert self.epoch is not None
-            change = change_session(
-                self._follower.image, self._registration.broker_id, self.epoch, state, self._lease_id
-            )
             try:
+                change = change_session(
+                    self._follower.image, self._registration.broker_id, epoch, state, self._lease_id
+                )
                 committed = await self._store.commit(change)
             except Conflict:
                 await self._follower.refresh()
                 continue
+            except LeaseExpired:
+                return False
+            except BrokerError as error:
+                if error.code is ErrorCode.STALE_BROKER_EPOCH:
+                    return False
+                raise
             await self._follower.reached(committed.revision)
-            return
+            return True
+
+    async def _begin_again(self) -> None:
+        assert self._registration is not None
+        lost, self.epoch = self.epoch, None
+        await self.begin(self._registration)
+        log.warning("session lost, registered again", extra={"lost_epoch": lost, "epoch": self.epoch})
 
     async def keep(self) -> None:
         """Runs for ever. Raises BrokerError when another broker has taken the id meanwhile."""
@@ -82,16 +101,18 @@ class BrokerSession:
                 log.warning("session not renewed, trying again", extra={"reason": error.message})
 
     async def _renew(self) -> None:
-        assert self._lease_id is not None
+        lease_id = self._lease_id
+        assert lease_id is not None
         asked_ms = self._clock.monotonic_ms()
         try:
-            await self._store.keep_alive(self._lease_id)
-            self.deadline_ms = asked_ms + self._ttl_ms
+            await self._store.keep_alive(lease_id)
         except LeaseExpired:
-            lost, self.epoch = self.epoch, None
-            assert self._registration is not None
-            await self.begin(self._registration)
-            log.warning("session lost, registered again", extra={"lost_epoch": lost, "epoch": self.epoch})
+            async with self._one_at_a_time:
+                if self._lease_id == lease_id:  # not if it was replaced meanwhile, by `become`
+                    await self._begin_again()
+            return
+        if self._lease_id == lease_id:
+            self.deadline_ms = asked_ms + self._ttl_ms
 
     async def end(self) -> None:
         """Others need not wait until the lease runs out."""

@@ -24,6 +24,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     topic: str
     partitions: int
+    # How long any request may be without an answer before another broker is tried.
+    socket_timeout_ms: int = 5_000
+    # Of several brokers a client forgets those that are away, and must not end up with one that dies ("rebootstrap").
+    recovery: Literal["none", "rebootstrap"] = "none"
     # Producers
     kind: Literal["plain", "idempotent", "transactional"] = "idempotent"
     transactional_id: str | None = None
@@ -56,10 +60,10 @@ def client_settings(options: Options) -> dict[str, Any]:
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
         "retry.backoff.ms": 20,
-        "socket.timeout.ms": 5_000,
-        # librdkafka 2.16 otherwise throws away a broker that is down for long enough, and a coordinator with it; then
-        # send_offsets_to_transaction waits for it for ever, whatever its timeout (confluentinc/librdkafka#5456, #5511).
-        "metadata.recovery.strategy": "none",
+        "socket.timeout.ms": options.socket_timeout_ms,
+        # With "rebootstrap" librdkafka 2.16 throws away a broker that is down for long enough, and a coordinator with
+        # it; then send_offsets_to_transaction waits for it for ever, whatever its timeout (its issues 5456 and 5511).
+        "metadata.recovery.strategy": options.recovery,
         "log_level": 0,
     }
 
