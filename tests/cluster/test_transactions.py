@@ -15,6 +15,10 @@ from penstock.core.ids import BrokerId
 from penstock.net.channel import Channel, open_channel
 from penstock.net.cluster_key import Credentials
 from penstock.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -281,22 +285,56 @@ async def test_given_a_connection_that_its_broker_replaced_when_a_marker_comes_t
     cluster: Cluster, topic_name: str
 ) -> None:
     create_topic_over(cluster, topic_name, (1,))
-    credentials = Credentials(BrokerId(2_000), stored(cluster, "cluster-key")["key"])
-    internal = stored(cluster, "brokers/1")["internal"]
-    address = (internal["host"], internal["port"])
-    earlier, later = [await open_channel(address, credentials) for _ in range(2)]
+    earlier, later = [await a_channel_to(cluster, 1) for _ in range(2)]
 
-    codes = [await marked(channel, topic_name) for channel in (earlier, later, earlier, later)]
+    codes = [code for channel in (earlier, later, earlier, later) for code in await marked(channel, topic_name)]
 
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
     for channel in (earlier, later):
         channel.close("done")
 
 
-async def marked(channel: Channel, topic: str) -> ErrorCode:
-    marker = WritableTxnMarker(
-        producer_id=5_000_000, topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[0])]
+async def test_given_a_commit_that_a_replica_holds_up_when_brokers_ask_then_it_holds_up_nothing_else(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with a_cluster(tmp_path, of_the_third=LONG_SESSION) as cluster:
+        create_topic_over(cluster, topic_name, (1, 3), (1, 2))
+        name = a_name(cluster, TRANSACTIONS, topic_name, led_by(1))
+        with clients_of(cluster) as clients:
+            producer = TransactionalProducer(clients[1], name)
+            producer.begin_anew()
+        channel = await a_channel_to(cluster, 1)
+        os.kill(cluster[3].pid, signal.SIGSTOP)
+
+        codes = await marked(channel, topic_name, 0, 1), await added(channel, producer, topic_name)
+        os.kill(cluster[3].pid, signal.SIGCONT)
+        channel.close("done")
+
+        assert codes == ([ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE], ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def a_channel_to(cluster: Cluster, broker_id: int) -> Channel:
+    """As another broker has it."""
+    internal = stored(cluster, f"brokers/{broker_id}")["internal"]
+    credentials = Credentials(BrokerId(2_000), stored(cluster, "cluster-key")["key"])
+    return await open_channel((internal["host"], internal["port"]), credentials)
+
+
+async def marked(channel: Channel, topic: str, *partitions: int) -> list[ErrorCode]:
+    topics = [WritableTxnMarkerTopic(name=topic, partition_indexes=list(partitions) or [0])]
+    request = WriteTxnMarkersRequest(markers=[WritableTxnMarker(producer_id=5_000_000, topics=topics)])
+    body = await channel.request(request, 2, timeout_ms=10_000)
+    (answered,) = WriteTxnMarkersResponse.decode(body, 2).markers[0].topics
+    return [ErrorCode(row.error_code) for row in answered.partitions]
+
+
+async def added(channel: Channel, producer: TransactionalProducer, topic: str) -> ErrorCode:
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])],
     )
-    body = await channel.request(WriteTxnMarkersRequest(markers=[marker]), 2, timeout_ms=10_000)
-    ((row,),) = (each.partitions for each in WriteTxnMarkersResponse.decode(body, 2).markers[0].topics)
-    return ErrorCode(row.error_code)
+    body = await channel.request(AddPartitionsToTxnRequest(transactions=[transaction]), 5, timeout_ms=10_000)
+    (result,) = AddPartitionsToTxnResponse.decode(body, 5).results_by_transaction
+    return ErrorCode(result.topic_results[0].results_by_partition[0].partition_error_code)
