@@ -14,6 +14,7 @@ from penstock.core.errors import ErrorCode
 from penstock.core.ids import BrokerId
 from penstock.net.channel import Channel, open_channel
 from penstock.net.cluster_key import Credentials
+from penstock.protocol.messages.records import ProduceResponse
 from penstock.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -41,6 +42,7 @@ from tests.compat.clients.confluent_transactions import ConfluentTransactions
 from tests.compat.clients.java_transactions import JavaTransactions
 from tests.compat.clients.transactional import TransactionalClient
 from tests.testkit import Cluster, RawClient, eventually
+from tests.testkit.asking import fetch, produce_request
 from tests.testkit.java import JavaDriver, require_jars
 from tests.testkit.transacting import (
     NOT_YET,
@@ -168,6 +170,38 @@ def test_given_a_coordinator_elsewhere_when_a_batch_comes_after_its_transaction_
         expected = ErrorCode.TRANSACTION_ABORTABLE if version == TV1 else ErrorCode.INVALID_PRODUCER_EPOCH
         assert (codes, producer.producer_epoch - epoch) == ({expected}, version - TV1)
         assert not open_transactions_of(clients[1], topic_name)
+
+
+def test_given_a_coordinator_elsewhere_when_the_last_marker_comes_while_it_is_asked_then_the_next_transaction_begins(
+    cluster: Cluster, topic_name: str
+) -> None:
+    """Producers of version 2 do not wait for the markers of their last transaction."""
+    create_topic_over(cluster, topic_name, (1,))
+    name = a_name(cluster, TRANSACTIONS, topic_name, led_by(2))
+    with clients_of(cluster) as clients, RawClient(cluster[1].address) as other:
+        producer = TransactionalProducer(clients[2], name)
+        producer.begin_anew()
+        request = produce_request(topic_name, {0: producer.batch(topic_name, b"x")}, transactional_id=name)
+        os.kill(cluster[2].pid, signal.SIGSTOP)
+        asked = other.send_request(request.API_KEY, 12, request.encode(12))
+        # On the same connection, so that it is behind the batch; and seen on another, as its answer is behind, too.
+        marker = WritableTxnMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            topics=[WritableTxnMarkerTopic(name=topic_name, partition_indexes=[0])],
+        )
+        markers = WriteTxnMarkersRequest(markers=[marker])
+        other.send_request(markers.API_KEY, 2, markers.encode(2))
+        eventually(lambda: fetch(clients[1], topic_name, min_bytes=0).high_watermark == 1)
+        os.kill(cluster[2].pid, signal.SIGCONT)
+
+        answer = ProduceResponse.decode(other.receive_response(request.API_KEY, 12, asked), 12)
+
+        ((row,),) = (each.partition_responses for each in answer.responses)
+        assert ErrorCode(row.error_code) is ErrorCode.NONE
+        assert open_transactions_of(clients[1], topic_name) == {producer.producer_id}
+        producer.end(commit=True)
+        assert committed_values(clients[1], topic_name) == [b"x"]
 
 
 def test_given_a_coordinator_out_of_reach_when_written_to_then_producers_are_told_to_come_again(
