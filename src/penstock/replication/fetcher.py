@@ -72,8 +72,9 @@ class Fetcher:
         self._config = config
         self._clock = clock
         self._followed: dict[Key, Partition] = {}
-        # Those whose logs agree with the leader's, in its present epoch.
+        # Those whose logs agree with the leader's, in its present epoch, as it was asked in this session.
         self._agreed: set[Key] = set()
+        self._agreed_in: int | None = None
         self._news: dict[Key, Partition] = {}
         self._has_news = asyncio.Event()
         self._changed = asyncio.Event()
@@ -149,6 +150,10 @@ class Fetcher:
         config, address, epoch = self._config(), self._address(), self._session_epoch()
         if address is None or epoch is None:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"broker {self._leader} is not there, or this one is not")
+        if epoch != self._agreed_in:
+            # What a leader knows of one session it does not believe of the next: it has to be told all again.
+            self._agreed.clear()
+            self._agreed_in = epoch
         wait_ms = config.int("replica.fetch.wait.max.ms")
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=epoch),
