@@ -1,6 +1,7 @@
 """Rows 40, 41 and 56, and what else groups can be told that makes no sense."""
 
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,49 +11,30 @@ from penstock.coordinators.group.records import OffsetCommitRecord, encode
 from penstock.core.errors import ErrorCode
 from penstock.protocol.batch import read_header
 from penstock.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from penstock.protocol.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
 from penstock.protocol.messages.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
 )
 from penstock.protocol.records import Record, build_batch
 from tests.badinput.batches import a_batch, now_ms, with_fields
 from tests.badinput.rows import not_for_kafka, row
 from tests.badinput.unharmed import ANSWER_TIMEOUT_S, MIB, Vitals
-from tests.testkit import Broker, BrokerProcess, RawClient, eventually
+from tests.testkit import Broker, BrokerProcess, RawClient, eventually, membership
 from tests.testkit.asking import create_topic, produce
+from tests.testkit.membership import JOIN_VERSION, heartbeat, join, join_request, sync
 
 pytestmark = pytest.mark.xdist_group("badinput-groups")
 
 BROKER_SETTINGS: dict[str, Any] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}
 TOPIC = "committed-to"
 OFFSETS_TOPIC = "__consumer_offsets"
-COMMIT_VERSION, FETCH_VERSION, JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION = 8, 8, 9, 5, 4
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
-NOT_YET = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
+commit = partial(membership.commit, topic=TOPIC)
+fetched = partial(membership.fetched, topic=TOPIC)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,75 +54,6 @@ def find_coordinator(client: RawClient, group_id: str) -> None:
         return found.error_code == 0 and fetched(client, group_id) is not None
 
     eventually(ask, 20, "no coordinator")
-
-
-def commit(
-    client: RawClient,
-    group_id: str,
-    *,
-    topic: str = TOPIC,
-    partition: int = 0,
-    offset: int = 7,
-    metadata: str | None = "",
-    version: int = COMMIT_VERSION,
-    **fields: Any,
-) -> ErrorCode:
-    asked = OffsetCommitRequestPartition(
-        partition_index=partition, committed_offset=offset, committed_metadata=metadata
-    )
-    request = OffsetCommitRequest(
-        group_id=group_id, topics=[OffsetCommitRequestTopic(name=topic, partitions=[asked])], **fields
-    )
-    ((answer,),) = (each.partitions for each in client.exchange(request, version, OffsetCommitResponse).topics)
-    return ErrorCode(answer.error_code)
-
-
-def fetched(client: RawClient, group_id: str, *, topic: str = TOPIC, partition: int = 0) -> int | None:
-    """The committed offset, -1 for none; None while the coordinator is not ready."""
-    topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=topics)])
-    (group,) = client.exchange(request, FETCH_VERSION, OffsetFetchResponse).groups
-    if group.error_code in NOT_YET:
-        return None
-    assert group.error_code == 0, ErrorCode(group.error_code)
-    ((answer,),) = (each.partitions for each in group.topics)
-    return int(answer.committed_offset)
-
-
-def join_request(group_id: str, member_id: str = "", **fields: Any) -> JoinGroupRequest:
-    values: dict[str, Any] = {
-        "session_timeout_ms": 30_000,
-        "rebalance_timeout_ms": 30_000,
-        "protocol_type": "consumer",
-        "protocols": [JoinGroupRequestProtocol(name="range", metadata=b"")],
-    }
-    return JoinGroupRequest(group_id=group_id, member_id=member_id, **{**values, **fields})
-
-
-def join(client: RawClient, group_id: str, **fields: Any) -> JoinGroupResponse:
-    """With the id that the broker gives first."""
-    answer = client.exchange(join_request(group_id, **fields), JOIN_VERSION, JoinGroupResponse)
-    if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
-        return answer
-    return client.exchange(join_request(group_id, answer.member_id, **fields), JOIN_VERSION, JoinGroupResponse)
-
-
-def sync(client: RawClient, group_id: str, joined: JoinGroupResponse, assignment: bytes) -> SyncGroupResponse:
-    request = SyncGroupRequest(
-        group_id=group_id,
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        protocol_type="consumer",
-        protocol_name=joined.protocol_name,
-        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment)],
-    )
-    return client.exchange(request, SYNC_VERSION, SyncGroupResponse)
-
-
-def heartbeat(client: RawClient, group_id: str, joined: JoinGroupResponse, **fields: Any) -> ErrorCode:
-    values = {"generation_id": joined.generation_id, "member_id": joined.member_id, **fields}
-    answer = client.exchange(HeartbeatRequest(group_id=group_id, **values), HEARTBEAT_VERSION, HeartbeatResponse)
-    return ErrorCode(answer.error_code)
 
 
 # Row 40

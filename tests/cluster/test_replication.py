@@ -183,6 +183,21 @@ def test_given_a_replica_that_stands_still_then_it_leaves_the_in_sync_set_and_co
         eventually(lambda: log_of(cluster, 3, topic_name) == log_of(cluster, 1, topic_name))
 
 
+def test_given_a_replica_that_stands_still_past_its_session_then_it_comes_back_though_nothing_was_written(
+    cluster: Cluster, topic_name: str
+) -> None:
+    with RawClient(cluster[1].address) as client:
+        create_topic_on(client, topic_name, replicas=ALL)
+    write(cluster, topic_name, b"before")
+
+    os.kill(cluster[3].pid, signal.SIGSTOP)
+    eventually(lambda: in_sync(cluster, topic_name) == [1, 2], 20)
+    os.kill(cluster[3].pid, signal.SIGCONT)
+
+    eventually(lambda: in_sync(cluster, topic_name) == [1, 2, 3], 20)
+    assert "session lost, registered again" in cluster[3].log_text()
+
+
 def test_given_too_few_replicas_when_produced_with_acks_all_then_refused_and_nothing_is_appended(
     cluster: Cluster, topic_name: str
 ) -> None:

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.testkit.images import a_sole_replica
+from tests.testkit.images import a_partition_on
 
 from penstock.coordinators.decision import Caller, Decision, LogRecord, Now, Producer
 from penstock.coordinators.shard import Shard
@@ -30,6 +30,7 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log, LogConfig
 
 LEADER = BrokerId(1)
+BROKER_EPOCH = 1
 
 
 @dataclass
@@ -145,6 +146,7 @@ class Broker:
     clean: bool = True
     max_message_bytes: int = 1_048_588
     segment_bytes: int = 1 << 30
+    followers: tuple[BrokerId, ...] = ()
     files: Files = field(default_factory=lambda: Files(2, "test"))
     metrics: CoordinatorMetrics = field(default_factory=CoordinatorMetrics)
     shard: Shard[Counters] = field(init=False)
@@ -170,8 +172,10 @@ class Broker:
             flusher=Flusher(self.files, lambda error: None),
             tasks=TaskGroup(),
             metrics=TopicMetrics(),
+            committed_offset=0 if self.followers else None,
         )
-        self.partition.lead(a_sole_replica(LEADER), {}, lag_max_ms=30_000, now_ms=0)
+        serving = dict.fromkeys((LEADER, *self.followers), BROKER_EPOCH)
+        self.partition.lead(a_partition_on(LEADER, *self.followers), serving, lag_max_ms=30_000, now_ms=0)
         self.shard = Shard(
             self.partition,
             self._machine,
@@ -213,6 +217,18 @@ class Broker:
     async def loaded(self) -> None:
         async with asyncio.timeout(10):
             while self.shard.machine is None:  # noqa: ASYNC110 - loading has no event of its own
+                await asyncio.sleep(0)
+
+    def followers_catch_up(self) -> None:
+        """Every follower has all of the log, on disk."""
+        end_offset = self.partition.log.log_end_offset
+        for follower in self.followers:
+            self.partition.fetched_by(follower, BROKER_EPOCH, end_offset, now_ms=0)
+            self.partition.flushed_by(follower, BROKER_EPOCH, end_offset, end_offset, now_ms=0)
+
+    async def until_flushed(self) -> None:
+        async with asyncio.timeout(10):
+            while self.partition.log.is_dirty:  # noqa: ASYNC110 - flushing has no event of its own
                 await asyncio.sleep(0)
 
     def batches(self) -> list[BatchHeader]:

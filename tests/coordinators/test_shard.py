@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from tests.coordinators.counters import Broker, Counters, full
 
+from penstock.coordinators import replay
 from penstock.coordinators.coordinators import partition_of
 from penstock.coordinators.decision import LogRecord
 from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId
 from penstock.runtime.tasks import spawn
+
+FOLLOWER = BrokerId(2)
 
 
 @pytest.fixture
@@ -300,3 +304,71 @@ async def test_given_a_shard_that_is_closed_then_whoever_waits_or_asks_is_sent_a
 def test_given_a_group_then_its_partition_is_the_one_that_kafka_computes(group_id: str, java_hash: int) -> None:
     assert partition_of(group_id, 2**31) == java_hash
     assert partition_of(group_id, 50) == java_hash % 50
+
+
+# Leaders that come and go
+
+
+async def test_given_a_new_leader_that_does_not_know_what_is_committed_then_nothing_is_answered_before_it_does(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the last leader had acknowledged may be above the high watermark that this one knows (trap E3)."""
+    for _ in range(3):
+        await broker.ask(Counters.count)
+    broker.partition.log.close()
+    monkeypatch.setattr(replay, "POLL_COMMITTED_S", 0)
+    next_one = Broker(broker.directory, followers=(FOLLOWER,))
+    next_one.start()
+    await next_one.until_flushed()
+
+    for _ in range(100):
+        with pytest.raises(BrokerError, match="loading") as refused:
+            await next_one.ask(Counters.read)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await asyncio.sleep(0)
+    next_one.followers_catch_up()
+    await next_one.loaded()
+
+    assert next_one.shard.machine is not None
+    assert next_one.shard.machine.counts[b"a"] == 3
+
+
+async def test_given_an_append_that_waits_when_the_partition_goes_elsewhere_then_who_waits_is_sent_there(
+    tmp_path: Path,
+) -> None:
+    broker = Broker(tmp_path / "counters-0", followers=(FOLLOWER,))
+    broker.start()
+    await broker.loaded()
+    waiting = broker.submit(Counters.count)
+    await broker.until_flushed()
+    assert not waiting.done()
+
+    broker.shard.close()  # as whoever hears of it first
+    broker.partition.stop_leading(1)
+
+    with pytest.raises(BrokerError) as told:
+        await waiting
+    with pytest.raises(BrokerError) as refused:
+        await broker.ask(Counters.read)
+    assert {told.value.code, refused.value.code} == {ErrorCode.NOT_COORDINATOR}
+    assert broker.shard.machine is None
+
+
+async def test_given_a_load_when_the_partition_goes_elsewhere_then_it_ends_and_is_no_error(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.ask(Counters.count)
+    broker.partition.log.close()
+    monkeypatch.setattr(replay, "POLL_COMMITTED_S", 0)
+    next_one = Broker(broker.directory, followers=(FOLLOWER,))
+    next_one.start()
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    next_one.shard.close()
+    next_one.partition.stop_leading(1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    assert next_one.shard.machine is None
+    assert caplog.records == []

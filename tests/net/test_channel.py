@@ -7,7 +7,7 @@ import base64
 import logging
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -30,6 +30,7 @@ from penstock.net.channel import (
 from penstock.net.cluster_key import ITERATIONS, MECHANISM, ClientProof, Credentials, ServerProof, Verifier
 from penstock.net.connection import Answer, Connection, Session
 from penstock.net.listener import ConnectionLimits, Listener
+from penstock.net.rounds import MAX_IN_A_ROUND, Rounds
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader, read_request_header, request_header
 from penstock.protocol.messages import FLEXIBLE_SINCE
@@ -561,3 +562,76 @@ class a_server:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self._server.wait_closed()
+
+
+# Rounds
+
+
+def echoing(peer: Peer, channels: Channels, tasks: TaskGroup) -> Rounds[bytes, bytes]:
+    """Asks for all of a round in one request, which the peer answers with the same."""
+
+    async def exchange(channel: Channel, questions: Sequence[bytes]) -> Sequence[bytes | BrokerError]:
+        return (await ask(channel, b" ".join(questions))).split(b" ")
+
+    addresses = {BrokerId(1): peer.address}
+    return Rounds("echo", exchange, address_of=addresses.get, channels=channels, tasks=tasks)
+
+
+async def test_given_questions_while_a_round_is_under_way_then_they_go_together_in_their_order(peer: Peer) -> None:
+    tasks, channels = TaskGroup(), Channels(lambda: TWO)
+    rounds, answers = echoing(peer, channels, tasks), list[bytes | BrokerError]()
+    peer.hold = True
+    rounds.ask(BrokerId(1), b"first", answers.append)
+    await until(lambda: len(peer.held) == 1)
+    for number in range(MAX_IN_A_ROUND + 1):
+        rounds.ask(BrokerId(1), b"%d" % number, answers.append)
+
+    peer.hold = False
+    ((answer, header),) = peer.held
+    answer.complete(response_frame(header, AskControllerResponse(body=b"first")))
+    await until(lambda: len(answers) == MAX_IN_A_ROUND + 2)
+
+    assert answers == [b"first", *(b"%d" % number for number in range(MAX_IN_A_ROUND + 1))]
+    assert [len(each.body.split()) for each in peer.requests] == [1, MAX_IN_A_ROUND, 1]
+    await channels.close()
+    await tasks.stop()
+
+
+async def test_given_a_broker_that_is_gone_or_a_lost_answer_then_all_of_the_round_hear_it_and_the_next_is_asked(
+    peer: Peer,
+) -> None:
+    tasks, channels = TaskGroup(), Channels(lambda: TWO)
+    rounds, answers = echoing(peer, channels, tasks), list[bytes | BrokerError]()
+    rounds.ask(BrokerId(9), b"nobody", answers.append)
+    await until(lambda: answers)
+    peer.hold = True
+    rounds.ask(BrokerId(1), b"lost", answers.append)
+    await until(lambda: peer.held)
+
+    for connection in list(peer.listener.connections):
+        connection.close("a test")
+    await until(lambda: len(answers) == 2)
+    peer.hold = False
+    rounds.ask(BrokerId(1), b"again", answers.append)
+    await until(lambda: len(answers) == 3)
+
+    assert [type(each) for each in answers] == [NotSent, NoAnswer, bytes]
+    await channels.close()
+    await tasks.stop()
+
+
+async def test_given_too_many_questions_then_those_above_the_limit_are_refused_and_the_others_answered(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.net.rounds.MAX_WAITING", 3)
+    tasks, channels = TaskGroup(), Channels(lambda: TWO)
+    rounds, answers = echoing(peer, channels, tasks), list[bytes | BrokerError]()
+
+    for number in range(5):
+        rounds.ask(BrokerId(1), b"%d" % number, answers.append)
+    assert [type(each) for each in answers] == [NotSent, NotSent]
+    await until(lambda: len(answers) == 5)
+
+    assert answers[2:] == [b"0", b"1", b"2"]
+    await channels.close()
+    await tasks.stop()

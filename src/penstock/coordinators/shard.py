@@ -300,6 +300,8 @@ class Shard(Generic[M]):
             try:
                 await replay(self.partition, machine, self._files, self._metrics)
             except (BrokerError, OSError) as error:
+                if incarnation != self._incarnation:
+                    return  # nothing is wrong: the partition went elsewhere meanwhile
                 log.error("coordinator not loaded, trying again", extra=self._described(error))
                 await asyncio.sleep(RETRY_LOAD_S)
                 continue

@@ -2,7 +2,8 @@
 
 Markers are written until each partition has its own, or will never have one because it is gone. Then the machine is
 told, and the transaction is complete. Whatever dies on the way, the prepared outcome is in the log: the machine hands
-the markers out again when it has been loaded.
+the markers out again when it has been loaded. Who leads a partition is looked up anew each time, and asked if that is
+another broker.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from penstock.coordinators.coordinators import Coordinators
+from penstock.coordinators.coordinators import Coordinators, partition_of
 from penstock.coordinators.groups import BATCH_OVERHEAD_BYTES, GroupCoordinators
 from penstock.coordinators.shard import Shard
 from penstock.coordinators.transaction.commands import WriteMarkers
 from penstock.coordinators.transaction.machine import TransactionMachine
 from penstock.coordinators.transaction.state import TransactionConfig
+from penstock.coordinators.transaction_peers import TransactionPeers, WantedMarker
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import TopicPartition
+from penstock.core.ids import BrokerId, TopicPartition
 from penstock.core.internal_topics import GROUP_OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from penstock.core.metrics import TransactionMetrics
 from penstock.metadata.image import ClusterImage
@@ -46,14 +48,18 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         self,
         config: BrokerConfig,
         *,
+        broker_id: BrokerId,
         image: Callable[[], ClusterImage],
         partitions: ReplicaManager,
         groups: GroupCoordinators,
+        peers: TransactionPeers,
         clock: Clock,
         files: Files,
         tasks: TaskGroup,
     ) -> None:
         super().__init__(config, clock=clock, files=files, tasks=tasks)
+        self.peers = peers
+        self._broker_id = broker_id
         self._image = image
         self._partitions = partitions
         self._groups = groups
@@ -61,6 +67,15 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         self._loop = asyncio.get_running_loop()
         # By transactional id: done when the markers of its transaction are written, or given up.
         self._completing: dict[str, asyncio.Future[None]] = {}
+
+    def coordinator_elsewhere(self, transactional_id: str) -> BrokerId | None:
+        """Which other broker coordinates it; None: this one does, or nobody at present."""
+        image = self._image()
+        topic = image.topics.get(self.topic)
+        if topic is None:
+            return None
+        leader = image.leader_of(topic.partitions[partition_of(transactional_id, len(topic.partitions))])
+        return None if leader == self._broker_id else leader
 
     def _new_shard(self, partition: Partition) -> Shard[TransactionMachine]:
         def write_markers(effect: WriteMarkers) -> None:
@@ -125,7 +140,19 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         if not left:
             self._look_at(outcomes, shard, effect, completing)
         for each in left:
-            self.write_marker(each, marker, effect.transaction_version, partial(ended, each))
+            leader = self._leader_elsewhere(each)
+            if leader is None:
+                self.write_marker(each, marker, effect.transaction_version, partial(ended, each))
+            else:
+                wanted = WantedMarker(each, marker, effect.transaction_version, partial(_waits_for, shard, effect))
+                self.peers.write_marker(leader, wanted, partial(ended, each))
+
+    def _leader_elsewhere(self, topic_partition: TopicPartition) -> BrokerId | None:
+        """None: this broker leads the partition, or nobody does and it is to say so."""
+        image = self._image()
+        partition = image.partition(topic_partition)
+        leader = None if partition is None else image.leader_of(partition)
+        return None if leader == self._broker_id else leader
 
     def _look_at(
         self,
@@ -161,7 +188,7 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
 
         This must stop then: if the producer keeps its epoch, a marker that comes late ends the next transaction.
         """
-        if shard.machine is not None and shard.machine.waits_for(effect):
+        if _waits_for(shard, effect):
             self._write_markers(shard, effect, left, completing)
         else:
             self._ended(effect, completing)
@@ -173,8 +200,7 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
 
     def _is_gone(self, topic_partition: TopicPartition) -> bool:
         """The image knows. A log that is not open yet, or could not be opened, is there and waits for its marker."""
-        topic = self._image().topics.get(topic_partition.topic)
-        return topic is None or not 0 <= topic_partition.partition < len(topic.partitions)
+        return self._image().partition(topic_partition) is None
 
     def write_marker(
         self,
@@ -183,7 +209,9 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         transaction_version: int,
         done: Callable[[BrokerError | None], None],
     ) -> None:
-        """Calls `done`, now or later, once: with None when the marker is committed, or with what kept it from that."""
+        """Into a partition that this broker leads. Calls `done`, now or later, once: with None when the marker is
+        committed, or with what kept it from that.
+        """
         try:
             partition = self._partitions.find(*topic_partition)
             if topic_partition.topic == GROUP_OFFSETS_TOPIC:
@@ -207,6 +235,10 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
             ),
             max_record_bytes=partition.max_batch_bytes - BATCH_OVERHEAD_BYTES,
         )
+
+
+def _waits_for(shard: Shard[TransactionMachine], effect: WriteMarkers) -> bool:
+    return shard.machine is not None and shard.machine.waits_for(effect)
 
 
 class _Appender:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.coordinators.transaction.machine import TransactionMachine
+from penstock.coordinators.transaction_peers import ANSWERED_WITHIN_S
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.handlers.context import Broker, Done, RequestContext
@@ -54,9 +55,30 @@ def add_partitions_to_txn(
             done(AddPartitionsToTxnResponse(results_by_transaction=[results[each] for each in sorted(results)]))
 
     for position, transaction in enumerate(request.transactions):
-        _add(transaction, context, broker, partial(added, position))
+        answered: Callable[[AddPartitionsToTxnResult], None] = partial(added, position)
+        if context.session.broker_id is not None:
+            answered = _within(ANSWERED_WITHIN_S, transaction, broker, answered)
+        _add(transaction, context, broker, answered)
     if not request.transactions:
         done(AddPartitionsToTxnResponse())
+
+
+def _within(
+    seconds: float,
+    transaction: AddPartitionsToTxnTransaction,
+    broker: Broker,
+    added: Callable[[AddPartitionsToTxnResult], None],
+) -> Callable[[AddPartitionsToTxnResult], None]:
+    """`added`, but no later than that: one transaction must not hold up the others that another broker asks about."""
+
+    def once(result: AddPartitionsToTxnResult) -> None:
+        if not timer.cancelled():
+            timer.cancel()
+            added(result)
+
+    timed_out = _result(transaction, lambda topic, index: ErrorCode.REQUEST_TIMED_OUT)
+    timer = broker.loop.call_later(seconds, lambda: once(timed_out))
+    return once
 
 
 def _add(
@@ -84,8 +106,8 @@ def _add(
     ask = partial(
         submit, TransactionMachine.add_partitions, transaction, transaction.transactional_id, context, broker, answered
     )
-    if transaction.verify_only:
-        ask()
+    if transaction.verify_only or context.session.broker_id is not None:
+        ask()  # brokers ask again
     else:
         broker.transactions.when_completed(transaction.transactional_id, ask)
 

@@ -47,13 +47,14 @@ class ClusterView:
         self._led_by = {broker.broker_id: Leadership(ErrorCode.NONE, broker.broker_id) for broker in self.brokers}
 
     def leadership(self, partition: PartitionImage) -> Leadership:
-        leader = partition.leader
-        if leader is None or self.image.session_epoch(leader) != partition.leader_broker_epoch:
+        leader = self.image.leader_of(partition)
+        if leader is None:
             return _LEADER_NOT_AVAILABLE
         return self._led_by.get(leader, _LISTENER_NOT_FOUND)
 
     def leader(self, partition: PartitionImage) -> ReachableBroker | None:
-        return next((each for each in self.brokers if each.broker_id == partition.leader), None)
+        leader = self.image.leader_of(partition)
+        return next((each for each in self.brokers if each.broker_id == leader), None)
 
     def offline_replicas(self, partition: PartitionImage) -> list[int]:
         return [replica for replica in partition.replicas if replica not in self._led_by]

@@ -35,7 +35,7 @@ async def delete_records(
 def _delete(topic: str, asked: DeleteRecordsPartition, broker: Broker) -> DeleteRecordsPartitionResult:
     row = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=UNKNOWN_LOW_WATERMARK)
     try:
-        partition = broker.partitions.find(topic, asked.partition_index)
+        partition = broker.partitions.find_led(topic, asked.partition_index)
         if not partition.config.is_deleted_by_retention:
             raise BrokerError(ErrorCode.POLICY_VIOLATION, f"{topic} has no cleanup.policy of delete")
         row.low_watermark = partition.delete_records_before(asked.offset)

@@ -30,7 +30,7 @@ async def describe_producers(
 def _described(topic: str, index: int, broker: Broker) -> DescribeProducersResponsePartition:
     row = DescribeProducersResponsePartition(partition_index=index)
     try:
-        producers = broker.partitions.find(topic, index).log.producers.entries
+        producers = broker.partitions.find_led(topic, index).log.producers.entries
     except BrokerError as error:
         row.error_code, row.error_message = error.code, error.message
         return row

@@ -1,7 +1,7 @@
 """ListOffsets: where a partition begins and ends, and which offset a time has.
 
-v4: leader epochs    v6: flexible    v7: max timestamp (-3)    v8: earliest local (-4)    v9: latest tiered (-5)
-v10: timeout    v11: earliest pending upload (-6)
+v4: leader epochs    v5: OFFSET_NOT_AVAILABLE (KIP-207)    v6: flexible    v7: max timestamp (-3)
+v8: earliest local (-4)    v9: latest tiered (-5)    v10: timeout    v11: earliest pending upload (-6)
 
 Without tiered storage the log starts where its local part starts, and nothing is tiered or pending.
 """
@@ -22,6 +22,7 @@ from penstock.protocol.messages.offsets import (
 from penstock.replication.partition import Partition
 
 READ_COMMITTED = 1
+OFFSET_NOT_AVAILABLE_SINCE = 5
 
 LATEST = -1
 EARLIEST = -2
@@ -55,18 +56,30 @@ async def _offset(
     timestamp = asked.timestamp
     if timestamp < EARLIEST_PENDING_UPLOAD or context.api_version < _SINCE_VERSION.get(timestamp, 0):
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in v{context.api_version}")
-    partition = broker.partitions.find(topic, asked.partition_index)
+    partition = broker.partitions.find_led(topic, asked.partition_index)
     partition.check_epoch(asked.current_leader_epoch)
     index, log = asked.partition_index, partition.log
     stable_only = isolation_level == READ_COMMITTED
     if timestamp == LATEST:
+        _check_end_is_known(partition, context)
         latest = partition.last_stable_offset if stable_only else partition.high_watermark.offset
         return _row(index, latest, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _row(index, log.log_start_offset, log.leader_epochs.epoch_for(log.log_start_offset))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _row(index, -1, -1)
-    return await _by_time(partition, asked, broker, stable_only=stable_only)
+    row = await _by_time(partition, asked, broker, stable_only=stable_only)
+    if row.offset < 0:
+        _check_end_is_known(partition, context)
+    return row
+
+
+def _check_end_is_known(partition: Partition, context: RequestContext) -> None:
+    """A leader that is new may not know yet how much of its log is committed: what it said could go back (KIP-207)."""
+    if not partition.is_end_known:
+        is_understood = context.api_version >= OFFSET_NOT_AVAILABLE_SINCE
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if is_understood else ErrorCode.LEADER_NOT_AVAILABLE
+        raise BrokerError(code, f"{partition.topic_partition}: not known yet to this leader")
 
 
 async def _by_time(

@@ -31,7 +31,7 @@ async def offset_for_leader_epoch(
 
 def _end_offset(topic: str, asked: OffsetForLeaderPartition, broker: Broker) -> EpochEndOffset:
     try:
-        partition = broker.partitions.find(topic, asked.partition)
+        partition = broker.partitions.find_led(topic, asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
     except BrokerError as error:
         return EpochEndOffset(partition=asked.partition, error_code=error.code)

@@ -2,11 +2,13 @@
 
 A partition takes a transactional batch only while its transaction is open, and says so to the coordinator or hears it
 from there (KIP-890): a batch that was delayed until after its transaction had ended would otherwise open one that
-nobody ends.
+nobody ends. The coordinator may be another broker, which is asked then; whatever keeps it from answering is something
+that a producer may try again after.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,16 +16,21 @@ from penstock.coordinators.decision import Caller, Decision, Now, Producer
 from penstock.coordinators.shard import Shard
 from penstock.coordinators.transaction.commands import NeedsProducerId
 from penstock.coordinators.transaction.machine import TransactionMachine
+from penstock.coordinators.transaction_peers import ADD_PARTITIONS_VERSION
+from penstock.coordinators.transactions import COMPLETED_WITHIN_S
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import TopicPartition
+from penstock.core.ids import BrokerId
 from penstock.handlers.context import Broker, Done, RequestContext
-from penstock.protocol.messages.transactions import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
+from penstock.protocol.messages.transactions import (
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from penstock.replication.partition import Partition
 
 Work = Callable[[TransactionMachine, Any, Caller, Now, Decision], None]
 
-# As brokers send them: what clients send is an older version.
-_VERIFICATION_VERSION = 5
+ASK_AGAIN_S = 0.01
 _COME_BACK = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -119,42 +126,77 @@ async def verify(
     if adds:
         # Before the question: the marker that comes meanwhile is the last transaction's.
         await broker.transactions.completed(transactional_id)
-    guard = partition.begin_verification(producer.producer_id)
-    try:
-        code = await _asked(transactional_id, producer, partition.topic_partition, broker, adds=adds)
-        if code is not ErrorCode.NONE:
-            broker.transactions.transaction_metrics.verification_failures += code not in _COME_BACK
-            told = _for_producers(code, knows_abortable=knows_abortable)
-            raise BrokerError(told, f"not in a transaction: {code.name}")
-    finally:
-        is_current = partition.end_verification(producer.producer_id, guard)
-    return is_current
-
-
-async def _asked(
-    transactional_id: str, producer: Producer, partition: TopicPartition, broker: Broker, *, adds: bool
-) -> ErrorCode:
-    request = AddPartitionsToTxnTransaction(
+    question = AddPartitionsToTxnTransaction(
         transactional_id=transactional_id,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         verify_only=not adds,
-        topics=[AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])],
+        topics=[
+            AddPartitionsToTxnTopic(
+                name=partition.topic_partition.topic, partitions=[partition.topic_partition.partition]
+            )
+        ],
     )
+    give_up_at = broker.loop.time() + COMPLETED_WITHIN_S
+    while True:
+        guard = partition.begin_verification(producer.producer_id)
+        try:
+            code = await _asked(question, broker)
+        finally:
+            is_current = partition.end_verification(producer.producer_id, guard)
+        if code is ErrorCode.NONE and (is_current or not adds):
+            return is_current
+        # With `adds` the marker that came, or is still to come, may well be the last transaction's, whose coordinator
+        # is another broker. To ask again is safe: each transaction has an epoch of its own.
+        if not adds or code not in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS):
+            break
+        if broker.loop.time() >= give_up_at:
+            break
+        await asyncio.sleep(ASK_AGAIN_S)
+    if code is ErrorCode.NONE:
+        return False
+    broker.transactions.transaction_metrics.verification_failures += code not in _COME_BACK
+    raise BrokerError(_for_producers(code, knows_abortable=knows_abortable), f"not in a transaction: {code.name}")
+
+
+async def _asked(question: AddPartitionsToTxnTransaction, broker: Broker) -> ErrorCode:
+    transactional_id = question.transactional_id
+    elsewhere = broker.transactions.coordinator_elsewhere(transactional_id)
     try:
-        shard = broker.transactions.shard_of(transactional_id, broker.image)
-        result = await shard.ask(
-            TransactionMachine.add_partitions,
-            request,
-            api_version=_VERIFICATION_VERSION,
-            client_id="",
-            client_host="",
-        )
+        if elsewhere is not None:
+            result = await _asked_of(elsewhere, question, broker)
+        else:
+            result = await broker.transactions.shard_of(transactional_id, broker.image).ask(
+                TransactionMachine.add_partitions,
+                question,
+                api_version=ADD_PARTITIONS_VERSION,
+                client_id="",
+                client_host="",
+            )
     except BrokerError as error:
         return error.code
     [topic] = result.topic_results
     [asked] = topic.results_by_partition
-    return ErrorCode(asked.partition_error_code)
+    code = ErrorCode(asked.partition_error_code)
+    if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REQUEST_TIMED_OUT):
+        # The partition is here: whoever does not know it will soon.
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return code
+
+
+async def _asked_of(coordinator: BrokerId, question: AddPartitionsToTxnTransaction, broker: Broker) -> Any:
+    outcome: asyncio.Future[AddPartitionsToTxnResult | BrokerError] = broker.loop.create_future()
+
+    def done(answer: AddPartitionsToTxnResult | BrokerError) -> None:
+        if not outcome.cancelled():
+            outcome.set_result(answer)
+
+    broker.transactions.peers.add_partitions(coordinator, question, done)
+    answer = await outcome
+    if isinstance(answer, BrokerError):
+        # Nothing was said, or it was lost: the producer may come again, and find whoever coordinates then.
+        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, answer.message)
+    return answer
 
 
 def _for_producers(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:

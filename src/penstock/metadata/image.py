@@ -165,6 +165,20 @@ class ClusterImage:
             if session.state is SessionState.SERVING
         }
 
+    def leader_of(self, partition: PartitionImage) -> BrokerId | None:
+        """Who leads it, under the session that it was elected in; nobody, once that is over."""
+        leader = partition.leader
+        if leader is None or self.session_epoch(leader) != partition.leader_broker_epoch:
+            return None
+        return leader
+
+    def internal_address(self, broker_id: BrokerId) -> tuple[str, int] | None:
+        """Where other brokers reach it; None for one that is not alive."""
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.internal is None or broker_id not in self.sessions:
+            return None
+        return (broker.internal.host, broker.internal.port)
+
     def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
         return self.topics_by_id.get(topic_id)
 

@@ -112,6 +112,13 @@ class ReplicaManager:
             raise BrokerError(unknown, "no such topic here")
         return pick(partitions, index)
 
+    def find_led(self, topic: str | TopicId, index: int) -> Partition:
+        """`find`, and only what this broker leads: a follower's answer would be about a log that may yet be cut."""
+        partition = self.find(topic, index)
+        if partition.refusal is not None:
+            raise partition.refusal
+        return partition
+
     def all(self) -> Iterator[Partition]:
         for partitions in list(self.by_name.values()):
             for partition in list(partitions):
@@ -319,9 +326,13 @@ class ReplicaManager:
         if leads:
             if self._replicas is not None:
                 self._replicas.forget(partition)
+            is_new = not was_led or partition.leader_epoch != image.leader_epoch
+            if was_led and is_new:
+                # Somebody else may have led meanwhile, and written, without this broker hearing of it in time.
+                self._tell(partition, began=False)
             lag_max_ms = self._config().int("replica.lag.time.max.ms")
             partition.lead(image, self._serving, lag_max_ms, self._clock.monotonic_ms())
-            if not was_led and partition.is_led:
+            if is_new and partition.is_led:
                 self._tell(partition, began=True)
             return
         if was_led:

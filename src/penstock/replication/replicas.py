@@ -15,7 +15,7 @@ from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError
 from penstock.core.ids import BrokerId
 from penstock.metadata.image import ClusterImage
-from penstock.net.channel import Address, Channels
+from penstock.net.channel import Channels
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import StartAnew, Truncate
 from penstock.replication.isr import Proposal
@@ -91,7 +91,7 @@ class Replicas:
             leader,
             broker_id=self._broker_id,
             session_epoch=self._session_epoch,
-            address=lambda: self._address_of(leader),
+            address=lambda: self._image().internal_address(leader),
             fetching=self._fetching,
             talking=self._talking,
             shorten=shorten,
@@ -101,13 +101,6 @@ class Replicas:
         self._tasks.spawn(fetcher.fetch(), name=f"fetch-from-{leader}")
         self._tasks.spawn(fetcher.report(), name=f"report-to-{leader}")
         return fetcher
-
-    def _address_of(self, leader: BrokerId) -> Address | None:
-        image = self._image()
-        broker = image.brokers.get(leader)
-        if broker is None or broker.internal is None or leader not in image.sessions:
-            return None
-        return (broker.internal.host, broker.internal.port)
 
     def flushed(self, partition: Partition) -> None:
         leader = self._followed.get(partition)

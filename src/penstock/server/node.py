@@ -25,6 +25,7 @@ from penstock.controller.proposals import ask_for
 from penstock.controller.registration import Registration
 from penstock.controller.service import ControllerService
 from penstock.coordinators.groups import GroupCoordinators
+from penstock.coordinators.transaction_peers import TransactionPeers
 from penstock.coordinators.transactions import TransactionCoordinators
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -172,11 +173,21 @@ class Node:
             replicas=replicas,
         )
         self._groups = GroupCoordinators(self._static_config, clock=self._clock, files=self._files, tasks=self._tasks)
+        # What is asked for the sake of transactions waits for commits.
+        self._marker_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
+        self._verification_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
         self._transactions = TransactionCoordinators(
             self._static_config,
+            broker_id=self._node_id,
             image=lambda: self._follower.image,
             partitions=self._partitions,
             groups=self._groups,
+            peers=TransactionPeers(
+                lambda: self._follower.image,
+                marking=self._marker_channels,
+                verifying=self._verification_channels,
+                tasks=self._tasks,
+            ),
             clock=self._clock,
             files=self._files,
             tasks=self._tasks,
@@ -373,6 +384,8 @@ class Node:
             listener.close()
         await self._channels.close()
         await self._fetch_channels.close()
+        await self._marker_channels.close()
+        await self._verification_channels.close()
         await self._http.close()
         await self._tasks.stop()
         await self._session.end()

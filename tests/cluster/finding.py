@@ -1,0 +1,138 @@
+"""Who leads what in a cluster, and names that belong to a coordinator of the test's choice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.coordinators.coordinators import partition_of
+from penstock.protocol.messages.cluster import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
+from penstock.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tests.testkit import Broker, Cluster, RawClient, eventually
+
+GROUPS, TRANSACTIONS = 0, 1
+OFFSETS_TOPIC, STATE_TOPIC = "__consumer_offsets", "__transaction_state"
+INTERNAL_TOPICS = {GROUPS: OFFSETS_TOPIC, TRANSACTIONS: STATE_TOPIC}
+SMALL_INTERNAL_TOPICS: dict[str, Any] = {
+    "offsets.topic.num.partitions": 6,
+    "transaction.state.log.num.partitions": 6,
+    "group.initial.rebalance.delay.ms": 0,
+}
+
+State = MetadataResponsePartition
+
+
+def a_cluster(directory: Path, *, of_the_third: Mapping[str, Any] | None = None, **settings: Any) -> Cluster:
+    """Three brokers, with internal topics of which each leads a part. The third may have settings of its own."""
+    cluster = Cluster.start(directory, brokers=2, **{**SMALL_INTERNAL_TOPICS, **settings})
+    cluster.add(3, **(of_the_third or {}))
+    with RawClient(cluster[1].address) as client:
+        eventually(lambda: len(_brokers(client)) == 3)
+        for kind in INTERNAL_TOPICS:
+            eventually(partial(_is_found, client, kind), 20)
+    return cluster
+
+
+def _brokers(client: RawClient) -> set[int]:
+    return {each.node_id for each in client.exchange(MetadataRequest(topics=[]), 9, MetadataResponse).brokers}
+
+
+def _is_found(client: RawClient, kind: int) -> bool:
+    request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["anybody"])
+    (found,) = client.exchange(request, 4, FindCoordinatorResponse).coordinators
+    return found.error_code == 0
+
+
+def states_of(cluster: Cluster, topic: str, at: Broker | None = None) -> list[State]:
+    with RawClient((at or cluster.running[0]).address) as client:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        (answer,) = client.exchange(request, 9, MetadataResponse).topics
+    return sorted(answer.partitions, key=lambda each: each.partition_index)
+
+
+def leader_of(cluster: Cluster, topic: str, partition: int = 0) -> int:
+    """One that runs."""
+
+    def found() -> int | None:
+        states = states_of(cluster, topic)
+        leader = states[partition].leader_id if partition < len(states) else -1
+        return leader if leader > 0 and cluster[leader].is_running else None
+
+    return eventually(found, 20, f"nobody leads {topic}-{partition}")
+
+
+def coordinator_of(cluster: Cluster, kind: int, name: str) -> int:
+    return leader_of(cluster, INTERNAL_TOPICS[kind], state_of_name(cluster, kind, name).partition_index)
+
+
+def a_name(cluster: Cluster, kind: int, prefix: str, fits: Callable[[State], bool]) -> str:
+    """A group or transactional id whose partition is as wanted."""
+    states = states_of(cluster, INTERNAL_TOPICS[kind])
+    assert any(fits(each) for each in states), states
+    names = (f"{prefix}-{number}" for number in itertools.count())
+    return next(name for name in names if fits(states[partition_of(name, len(states))]))
+
+
+def create_topic_over(cluster: Cluster, name: str, *partitions: Sequence[int], **configs: Any) -> None:
+    """A topic with its replicas where they are wanted; the first of each leads."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in enumerate(partitions)
+        ],
+        configs=[CreatableTopicConfig(name=key, value=str(value)) for key, value in configs.items()],
+    )
+    with RawClient(cluster.running[0].address) as client:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        (result,) = client.exchange(request, 7, CreateTopicsResponse).topics
+    assert result.error_code == 0, result
+
+    def is_everywhere() -> bool:
+        return all(len(states_of(cluster, name, broker)) == len(partitions) for broker in cluster.running)
+
+    eventually(is_everywhere)
+
+
+def state_of_name(cluster: Cluster, kind: int, name: str) -> State:
+    states = states_of(cluster, INTERNAL_TOPICS[kind])
+    return states[partition_of(name, len(states))]
+
+
+def stored(cluster: Cluster, key: str) -> dict[str, Any]:
+    """What the metadata has under a key."""
+    with closing(sqlite3.connect(cluster[1].data.parent / "metadata.db")) as database:
+        ((value,),) = database.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchall()
+    content: dict[str, Any] = json.loads(value)
+    return content
+
+
+@contextmanager
+def clients_of(cluster: Cluster) -> Iterator[dict[int, RawClient]]:
+    """One to each broker that runs, by its id."""
+    with ExitStack() as stack:
+        yield {
+            number: stack.enter_context(RawClient(cluster[number].address))
+            for number in (1, 2, 3)
+            if cluster[number].is_running
+        }
