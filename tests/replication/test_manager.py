@@ -42,7 +42,6 @@ async def test_given_a_leader_that_is_elected_again_unnoticed_then_who_runs_on_t
         ONE,
         lambda: config,
         DataDirectory.open(str(tmp_path)),
-        session_epoch=lambda: cluster.image.session_epoch(ONE),
         tick=Tick(asyncio.get_running_loop()),
         flusher=Flusher(files, lambda error: None),
         files=files,
