@@ -33,12 +33,16 @@ _LISTENER_NOT_FOUND = Leadership(ErrorCode.LISTENER_NOT_FOUND, NO_LEADER)
 
 
 class ClusterView:
-    def __init__(self, image: ClusterImage, listener: str) -> None:
+    def __init__(self, image: ClusterImage, listener: str, here: BrokerId) -> None:
+        """`here` is the broker that answers. It can be reached, whatever became of its session: a client that is told
+        of no broker at all forgets those that it knew, and never comes back.
+        """
         self.image = image
         self.brokers = [
             ReachableBroker(broker.broker_id, endpoint, broker.rack)
             for broker in image.brokers.values()
-            if broker.broker_id in image.sessions and (endpoint := broker.listener(listener)) is not None
+            if (broker.broker_id in image.sessions or broker.broker_id == here)
+            and (endpoint := broker.listener(listener)) is not None
         ]
         self._led_by = {broker.broker_id: Leadership(ErrorCode.NONE, broker.broker_id) for broker in self.brokers}
 

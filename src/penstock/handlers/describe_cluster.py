@@ -23,7 +23,7 @@ async def describe_cluster(
     request: DescribeClusterRequest, context: RequestContext, broker: Broker
 ) -> DescribeClusterResponse:
     _check_endpoint_type(request.endpoint_type)
-    view = ClusterView(broker.image, context.listener)
+    view = ClusterView(broker.image, context.listener, broker.node_id)
     response = DescribeClusterResponse(
         cluster_id=view.image.cluster_id or "",
         controller_id=-1 if view.image.controller_id is None else view.image.controller_id,

@@ -30,7 +30,7 @@ async def describe_topic_partitions(
             topics=[_failed(name, ErrorCode.INVALID_REQUEST) for name in sorted(asked)]
         )
     limit = min(request.response_partition_limit, broker.config.int("max.request.partition.size.limit"))
-    page = _Page(ClusterView(broker.image, context.listener), max(limit, 1))
+    page = _Page(ClusterView(broker.image, context.listener, broker.node_id), max(limit, 1))
     first = request.cursor or Cursor(topic_name="", partition_index=0)
     for name in sorted(name for name in asked or broker.image.topics if name >= first.topic_name):
         page.add(name, first.partition_index if name == first.topic_name else 0)
