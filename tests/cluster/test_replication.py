@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from tests.testkit.asking import (
 )
 
 ALL = (1, 2, 3)
+_PRODUCER_IDS = itertools.count(1 << 40)
 PAGE_CACHE = {"flush.messages": 2**63 - 1}
 
 
@@ -60,14 +62,15 @@ def in_sync(cluster: Cluster, topic: str) -> list[int]:
 
 
 def write(cluster: Cluster, topic: str, *values: bytes, acks: int = -1) -> None:
-    """To whoever leads, until it takes it."""
+    """To whoever leads, until it takes it; as an idempotent producer, since a leader may append and lose its place."""
+    batch = a_batch(*values, producer_id=next(_PRODUCER_IDS), producer_epoch=0, base_sequence=0)
 
     def written() -> bool:
         leader = leader_of(cluster, topic)
         if leader is None:
             return False
         with RawClient(cluster[leader].address) as client:
-            return produce(client, topic, a_batch(*values), acks=acks).error_code == 0
+            return produce(client, topic, batch, acks=acks).error_code == 0
 
     eventually(written, 20, "nobody took the records")
 
