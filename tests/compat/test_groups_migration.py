@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.compat.members import Feeder, Group, Kind
+from tests.compat.members import Feeder, Group, Kind, Member
 from tests.testkit import eventually
 
 pytestmark = pytest.mark.xdist_group("groups-migration")
@@ -54,6 +54,10 @@ def test_given_a_classic_group_when_its_members_change_to_the_new_protocol_and_b
     group.check_positions_never_went_back()
 
 
+def until_read(member: Member, partition: int) -> None:
+    eventually(lambda: any(read == partition for _, read, _ in member.processed()), 20, "nothing read")
+
+
 def test_given_an_empty_group_when_members_of_the_other_protocol_come_then_they_go_on_where_it_was(
     new_group: Callable[[], Group],
 ) -> None:
@@ -63,10 +67,12 @@ def test_given_an_empty_group_when_members_of_the_other_protocol_come_then_they_
             member = group.join(kind)
             group.wait_until_shared_by(member)
             assert type_of(group) == kind.protocol
+            until_read(member, partition=0)
             already = len(member.said("committed"))
             eventually(lambda m=member, n=already: len(m.said("committed")) > n, 20, "no commit")  # type: ignore[misc]
             member.leave()
         last = group.join(CONSUMER["confluent-kafka"])
+        until_read(last, partition=0)
         group.wait_until_processed(feeder.stop())
         last.leave()
 
