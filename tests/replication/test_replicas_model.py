@@ -238,6 +238,8 @@ class ThreeReplicas(RuleBasedStateMachine):
             clean=False,
             now_ms=NOW_MS,
         )
+        # A start flushes what it finds before it tells anybody of it; all of that was on the disk already.
+        flush(self.logs[replica])
         self.high_watermarks[replica] = self.high_watermarks[replica] * share // 100
         self.answers = [each for each in self.answers if each.replica != replica]
         if replica == self.leader:
