@@ -203,22 +203,6 @@ def test_given_a_log_that_is_not_written_when_it_is_not_known_what_it_holds_then
     assert Follower(log, LEADER_EPOCH, 4).state is FollowerState.FAILED
 
 
-def test_given_a_flush_after_it_asked_when_there_is_no_answer_yet_then_it_has_news_for_the_leader(
-    tmp_path: Path,
-) -> None:
-    log = a_log(tmp_path, 5)
-    follower = Follower(log, LEADER_EPOCH, 4)
-    ask(follower)
-
-    before = follower.has_news
-    flush(log)
-    after = follower.has_news
-
-    assert (before, after) == (False, True)
-    assert ask(follower).flushed_offset == 5
-    assert not follower.has_news
-
-
 def test_given_a_reader_when_the_offset_is_not_here_yet_then_it_is_not_told_that_it_is_out_of_range(
     tmp_path: Path,
 ) -> None:

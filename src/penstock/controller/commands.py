@@ -160,15 +160,7 @@ class AlterConfigs(Command[tuple[AlterConfigsResult, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ElectedPartition:
-    """`leader` is None where nobody can lead."""
-
-    topic_partition: TopicPartition
-    leader: BrokerId | None
-
-
-@dataclass(frozen=True, slots=True)
-class Reconcile(Command[tuple[ElectedPartition, ...]]):
+class Reconcile(Command[tuple[TopicPartition, ...]]):
     """Make partitions fit the brokers that are alive; the reply names those that changed leaders."""
 
 

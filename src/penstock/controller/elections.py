@@ -19,7 +19,7 @@ from dataclasses import replace as replace_rules
 
 from msgspec.structs import replace
 
-from penstock.controller.commands import ElectedPartition, ElectionType, ElectLeaderResult, ElectLeaders
+from penstock.controller.commands import ElectionType, ElectLeaderResult, ElectLeaders
 from penstock.controller.decision import Decision, Writes
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -50,7 +50,7 @@ class TopicRules:
     allows_unclean: bool
 
 
-def reconcile(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[ElectedPartition, ...]]:
+def reconcile(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[TopicPartition, ...]]:
     """Make every partition fit the brokers that are there. The reply names the partitions that change leaders."""
     brokers = Brokers.of(image)
     writes = Writes()
@@ -66,7 +66,7 @@ def reconcile(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[Elect
                 continue
             writes.put(partition_key(topic.topic_id, index), record, mod_revision=partition.mod_revision)
             if record.leader_epoch != partition.leader_epoch:
-                elected.append(ElectedPartition(TopicPartition(topic.name, index), record.leader))
+                elected.append(TopicPartition(topic.name, index))
     return Decision(writes.transactions(), tuple(elected))
 
 

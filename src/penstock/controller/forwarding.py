@@ -30,7 +30,7 @@ from penstock.controller.commands import (
     RemoveUnclaimedPartitions,
 )
 from penstock.controller.service import ControllerService
-from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.errors import BrokerError, ErrorCode, error_code_of
 from penstock.core.ids import BrokerId
 from penstock.metadata.follower import Follower
 from penstock.metadata.image import ClusterImage, ImageDelta
@@ -125,7 +125,7 @@ class Controller:
         )
         response = AskControllerResponse.decode(body, VERSION)
         if response.error_code:
-            raise BrokerError(_code(response.error_code), response.error_message or "")
+            raise BrokerError(error_code_of(response.error_code), response.error_message or "")
         await self._seen(response.revision)
         try:
             return decode_reply(command, response.body)
@@ -177,10 +177,3 @@ def _as_answer(error: BrokerError) -> BrokerError:
     if isinstance(error, NoAnswer):
         return BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"it may have been done or not: {error}")
     return error
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -120,8 +120,7 @@ class ControllerService:
         if self._fence:
             elected = await self.ask(Reconcile())
             if elected:
-                without = sum(each.leader is None for each in elected)
-                log.info("leaders elected", extra={"partitions": len(elected), "without_leader": without})
+                log.info("leaders elected", extra={"partitions": len(elected)})
 
     def _is_deposed(self, image: ClusterImage) -> bool:
         return any(image.mod_revisions.get(fence.key, 0) > fence.mod_revision for fence in self._fence)

@@ -157,6 +157,14 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True
 
 
+def error_code_of(number: int) -> ErrorCode:
+    """As another broker sent it, which may be of a newer release."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 # A message may repeat what the client sent, which may be longer than a string of the protocol.
 MAX_MESSAGE_CHARACTERS = 1000
 

@@ -14,11 +14,10 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest
+from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest, error_code_of
 from penstock.net.cluster_key import MECHANISM, ClientProof, Credentials
 from penstock.protocol.codec import Request
 from penstock.protocol.frames import has_flexible_response_header, read_response_header, request_header
@@ -230,7 +229,7 @@ async def _prove(channel: Channel, credentials: Credentials, timeout_ms: int) ->
     body = await channel.request(shake, HANDSHAKE_VERSION, timeout_ms=timeout_ms)
     handshake = SaslHandshakeResponse.decode(body, HANDSHAKE_VERSION)
     if handshake.error_code:
-        raise BrokerError(_code(handshake.error_code), f"{MECHANISM} was refused, {handshake.mechanisms} offered")
+        raise BrokerError(error_code_of(handshake.error_code), f"no {MECHANISM}, only {handshake.mechanisms}")
     proof = ClientProof(credentials)
     server_first = await _say(channel, proof.first(), timeout_ms)
     proof.check(await _say(channel, proof.final(server_first), timeout_ms))
@@ -240,14 +239,8 @@ async def _say(channel: Channel, said: bytes, timeout_ms: int) -> bytes:
     body = await channel.request(SaslAuthenticateRequest(auth_bytes=said), AUTHENTICATE_VERSION, timeout_ms=timeout_ms)
     response = SaslAuthenticateResponse.decode(body, AUTHENTICATE_VERSION)
     if response.error_code:
-        raise BrokerError(_code(response.error_code), response.error_message or "")
+        raise BrokerError(error_code_of(response.error_code), response.error_message or "")
     return response.auth_bytes
-
-
-def _code(number: int) -> ErrorCode:
-    with suppress(ValueError):
-        return ErrorCode(number)
-    return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class Channels:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from penstock.core.config import BrokerConfig
-from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.errors import BrokerError, ErrorCode, error_code_of
 from penstock.core.ids import BrokerId, TopicId
 from penstock.net.channel import Address, Channel, Channels
 from penstock.protocol.messages.internal import ReplicaProgressPartition, ReplicaProgressRequest
@@ -189,7 +189,7 @@ class Fetcher:
 
     async def _answered(self, asked: dict[Key, NextFetch], answer: FetchResponse) -> None:
         if answer.error_code:
-            error = BrokerError(ErrorCode(answer.error_code), f"broker {self._leader} refused a fetch")
+            error = BrokerError(error_code_of(answer.error_code), f"broker {self._leader} refused a fetch")
             await self._unanswered(asked, error)
             return
         for topic in answer.responses:
@@ -205,7 +205,7 @@ class Fetcher:
             return
         diverging = row.diverging_epoch
         answer = FetchAnswer(
-            _code(row.error_code),
+            error_code_of(row.error_code),
             row.high_watermark,
             row.log_start_offset,
             None if diverging is None else (diverging.epoch, diverging.end_offset),
@@ -300,9 +300,3 @@ def _progress(partition: Partition) -> ReplicaProgressPartition:
         flushed_offset=replica.flushed_offset,
         cleaned_offset=replica.cleaned_offset,
     )
-
-
-def _code(number: int) -> ErrorCode:
-    with suppress(ValueError):
-        return ErrorCode(number)
-    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -102,7 +102,6 @@ class Follower:
     __slots__ = (
         "_failures",
         "_log",
-        "_reported_offset",
         "_retry_ms",
         "_starts_anew",
         "high_watermark",
@@ -120,7 +119,6 @@ class Follower:
         self.reason = ""
         self._failures = 0
         self._retry_ms: float = 0
-        self._reported_offset = -1
         self._starts_anew = False
         if log.is_failed:
             self.failed("its log was given up before")
@@ -132,13 +130,12 @@ class Follower:
         if self.state is not FollowerState.FETCHING or now_ms < self._retry_ms:
             return None
         log = self._log
-        self._reported_offset = log.flushed_offset
         return NextFetch(
             log.log_end_offset,
             log.leader_epochs.latest_epoch,
             self.leader_epoch,
             log.log_start_offset,
-            self._reported_offset,
+            log.flushed_offset,
             log.cleaned_offset,
         )
 
@@ -146,13 +143,6 @@ class Follower:
     def retry_ms(self) -> float:
         """When `next_fetch` is worth asking again, after a Wait."""
         return self._retry_ms
-
-    @property
-    def has_news(self) -> bool:
-        """More is flushed than the leader was told. Its high watermark waits for that, so it should hear of it even if
-        it has not yet answered the last fetch.
-        """
-        return self.state is FollowerState.FETCHING and self._log.flushed_offset > self._reported_offset
 
     # Answers
 
@@ -236,7 +226,6 @@ class Follower:
         # What the leader has no more was committed.
         self.high_watermark = end if self._starts_anew else min(self.high_watermark, end)
         self._starts_anew = False
-        self._reported_offset = -1
 
     def failed(self, reason: str) -> None:
         self.state = FollowerState.FAILED
@@ -248,7 +237,6 @@ class Follower:
         self.leader_epoch = leader_epoch
         self._failures = 0
         self._retry_ms = 0
-        self._reported_offset = -1
 
     # Readers (KIP-392)
 
