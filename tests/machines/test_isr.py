@@ -216,11 +216,44 @@ def test_given_a_new_leader_when_it_does_not_know_all_that_is_committed_then_it_
 
 def test_given_replicas_when_one_has_not_cleaned_or_not_fetched_then_nothing_behind_it_may_be_removed() -> None:
     isr = an_isr(LEADER, FAST, SLOW)
-    isr.fetched(FAST, 12, 50, 50, 50, 0, cleaned_offset=40)
+    fetch(isr, FAST, 50, 50)
+    isr.flushed(FAST, 12, 50, 50, 50, 0, cleaned_offset=40)
 
     assert isr.cleaned_everywhere(45) == 0
-    isr.fetched(SLOW, 13, 30, 30, 50, 0, cleaned_offset=45)
+    fetch(isr, SLOW, 30, 50)
+    isr.flushed(SLOW, 13, 30, 30, 50, 0, cleaned_offset=45)
     assert isr.cleaned_everywhere(45) == 30
+
+
+def test_given_a_report_that_is_overtaken_when_it_comes_late_then_the_later_one_still_counts() -> None:
+    isr = an_isr(LEADER, FAST)
+    isr.held(LEADER, 10)
+    isr.fetched(FAST, 12, 10, None, 10, 0)
+    isr.flushed(FAST, 12, 10, 8, 10, 0, cleaned_offset=6)
+
+    isr.flushed(FAST, 12, 7, 7, 10, 0, cleaned_offset=5)
+
+    assert isr.high_watermark == 8
+    isr.held(LEADER, 12)
+    isr.fetched(FAST, 12, 10, None, 12, 0)  # what it said last is 8, not 7
+    isr.fetched(SLOW, 13, 12, 12, 12, 0)
+    isr.flushed(SLOW, 13, 12, 12, 12, 0, cleaned_offset=7)
+    assert isr.cleaned_everywhere(9) == 6
+    isr.flushed(FAST, 12, 10, 10, 12, 0)
+    assert isr.high_watermark == 10
+
+
+def test_given_a_report_of_a_process_that_has_not_fetched_then_it_does_not_count() -> None:
+    isr = an_isr(LEADER, FAST)
+    isr.held(LEADER, 10)
+
+    with pytest.raises(BrokerError, match="has not fetched"):
+        isr.flushed(FAST, 12, 10, 10, 10, 0)
+    isr.fetched(FAST, 12, 10, None, 10, 0)
+    with pytest.raises(BrokerError, match="has not fetched"):
+        isr.flushed(FAST, 15, 10, 10, 10, 0)
+
+    assert isr.high_watermark == 0
 
 
 def test_given_a_reassignment_when_replicas_change_then_the_new_one_may_join_and_the_old_one_no_more() -> None:

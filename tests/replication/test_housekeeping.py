@@ -17,9 +17,10 @@ from penstock.core.config import Assignment, BrokerConfig
 from penstock.core.errors import BrokerError
 from penstock.protocol.batch import read_header
 from penstock.protocol.records import Record, build_batch
+from penstock.replication.appends import ACKS_ALL
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
-from penstock.replication.partition import ACKS_ALL, Partition
+from penstock.replication.partition import Partition
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup

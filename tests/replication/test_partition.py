@@ -16,8 +16,9 @@ from penstock.core.metrics import TopicMetrics
 from penstock.core.topic_config import topic_config
 from penstock.protocol.batch import read_header
 from penstock.protocol.records import Record, build_batch
+from penstock.replication.appends import ACKS_ALL
 from penstock.replication.follower import FetchAnswer
-from penstock.replication.partition import ACKS_ALL, Partition
+from penstock.replication.partition import Partition
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick

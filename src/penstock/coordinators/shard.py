@@ -37,7 +37,8 @@ from penstock.protocol.batch import read_header
 from penstock.protocol.control import EndMarker
 from penstock.protocol.records import Record, build_batch
 from penstock.protocol.schema import Struct
-from penstock.replication.partition import ACKS_ALL, Partition
+from penstock.replication.appends import ACKS_ALL
+from penstock.replication.partition import Partition
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup

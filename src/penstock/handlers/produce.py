@@ -31,8 +31,9 @@ from penstock.protocol.produce import (
     usual_response,
 )
 from penstock.protocol.validation import BatchRefused, check_batch, deep_check, needs_deep_check
+from penstock.replication.appends import ACKS_ALL
 from penstock.replication.manager import ReplicaManager, pick
-from penstock.replication.partition import ACKS_ALL, Partition
+from penstock.replication.partition import Partition
 
 API_KEY = 0
 ABORTABLE_SINCE = 11
@@ -233,7 +234,9 @@ def _without_transactional_id() -> BrokerError:
 
 
 def _has_to_wait(batch: BatchHeader, partition: Partition) -> bool:
-    return needs_deep_check(batch, partition.limits) or (batch.is_transactional and partition.needs_verification(batch))
+    return needs_deep_check(batch, partition.limits) or (
+        batch.is_transactional and partition.verification.is_needed(batch)
+    )
 
 
 async def _admitted_append(
@@ -253,7 +256,7 @@ async def _admitted_append(
             now_ms = broker.clock.now_ms()
             records, batch = await broker.files.run(deep_check, records, batch, partition.limits, now_ms)
         # Nothing may be waited for between this and the append: the transaction could end meanwhile.
-        if batch.is_transactional and partition.needs_verification(batch):
+        if batch.is_transactional and partition.verification.is_needed(batch):
             await _verify(broker, partition, batch, call)
         partition.append(records, batch, call.acks, broker.clock.now_ms(), deadline_ms, call, slot)
     except BrokerError as error:
@@ -271,7 +274,7 @@ async def _verify(broker: Broker, partition: Partition, batch: BatchHeader, call
         adds=adds,
         knows_abortable=call.version >= ABORTABLE_SINCE,
     )
-    if not is_current and partition.needs_verification(batch):
+    if not is_current and partition.verification.is_needed(batch):
         raise BrokerError(ErrorCode.INVALID_TXN_STATE, f"{partition.topic_partition}: the transaction has ended")
     if adds and batch.base_sequence != 0 and batch.producer_id not in partition.log.producers.entries:
         # Every transaction begins an epoch, and every epoch with 0: what came before this batch is not here yet.

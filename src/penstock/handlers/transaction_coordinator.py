@@ -139,11 +139,11 @@ async def verify(
     )
     give_up_at = broker.loop.time() + COMPLETED_WITHIN_S
     while True:
-        guard = partition.begin_verification(producer.producer_id)
+        guard = partition.verification.begin(producer.producer_id)
         try:
             code = await _asked(question, broker)
         finally:
-            is_current = partition.end_verification(producer.producer_id, guard)
+            is_current = partition.verification.end(producer.producer_id, guard)
         if code is ErrorCode.NONE and (is_current or not adds):
             return is_current
         # With `adds` the marker that came, or is still to come, may well be the last transaction's, whose coordinator

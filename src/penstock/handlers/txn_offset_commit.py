@@ -52,7 +52,7 @@ async def _verify(request: TxnOffsetCommitRequest, context: RequestContext, brok
     """The group's partition takes part in the transaction, as any other that a producer writes to."""
     partition = broker.groups.shard_of(request.group_id, broker.image).partition
     producer = Producer(request.producer_id, request.producer_epoch)
-    if partition.is_in_transaction(*producer):
+    if partition.verification.is_in_transaction(*producer):
         return
     try:
         is_current = await verify(
@@ -67,7 +67,7 @@ async def _verify(request: TxnOffsetCommitRequest, context: RequestContext, brok
         if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
         raise
-    if not is_current and not partition.is_in_transaction(*producer):
+    if not is_current and not partition.verification.is_in_transaction(*producer):
         raise BrokerError(ErrorCode.INVALID_TXN_STATE, "the transaction has ended")
 
 

@@ -49,6 +49,7 @@ class _Follower:
         "caught_up_ms",
         "cleaned_offset",
         "end_offset",
+        "flushed_offset",
         "held_offset",
         "mark_ms",
         "mark_offset",
@@ -57,6 +58,9 @@ class _Follower:
     def __init__(self, caught_up_ms: float) -> None:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.end_offset = UNKNOWN_OFFSET
+        # What it has said to have on disk, beside its fetches.
+        self.flushed_offset = UNKNOWN_OFFSET
+        # What of it counts: as durable as the topic asks.
         self.held_offset = UNKNOWN_OFFSET
         self.cleaned_offset = 0
         # When it last held all that the leader had.
@@ -185,14 +189,13 @@ class Isr:
         replica: BrokerId,
         broker_epoch: int,
         fetch_offset: int,
-        held_offset: int,
+        held_offset: int | None,
         leader_end_offset: int,
         now_ms: float,
-        *,
-        cleaned_offset: int = 0,
     ) -> bool:
         """`replica` asks in this leader epoch for what follows `fetch_offset`, up to where its log agrees with ours,
-        and holds what is below `held_offset` as durably as the topic asks. True when the high watermark rose.
+        and holds what is below `held_offset` as durably as the topic asks; None: what it said last by `flushed`. True
+        when the high watermark rose.
 
         Raises BrokerError for one that is no replica, or whose process has been replaced.
         """
@@ -206,9 +209,46 @@ class Isr:
             # Another process, perhaps with another disk: what the last one said is worth nothing.
             follower = self._followers[replica] = _Follower(follower.caught_up_ms)
         follower.broker_epoch = broker_epoch
-        follower.end_offset = fetch_offset
-        follower.cleaned_offset = cleaned_offset
-        follower.reported(min(held_offset, fetch_offset), leader_end_offset, now_ms)
+        held_offset = follower.flushed_offset if held_offset is None else held_offset
+        return self._reported(replica, follower, fetch_offset, held_offset, leader_end_offset, now_ms)
+
+    def flushed(
+        self,
+        replica: BrokerId,
+        broker_epoch: int,
+        end_offset: int,
+        flushed_offset: int,
+        leader_end_offset: int,
+        now_ms: float,
+        *,
+        is_needed: bool = True,
+        cleaned_offset: int = 0,
+    ) -> bool:
+        """What `replica`, which has fetched in this leader epoch, has on disk of what it has, and has compacted. It
+        holds no more than that where the topic asks for it (`is_needed`). True when the high watermark rose.
+
+        Such a report may come after a later one. In one process, and one leader epoch, nothing that is on disk goes.
+        """
+        follower = self._followers.get(replica)
+        if follower is None or follower.broker_epoch != broker_epoch:
+            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} has not fetched in this epoch")
+        follower.flushed_offset = max(follower.flushed_offset, flushed_offset)
+        follower.cleaned_offset = max(follower.cleaned_offset, cleaned_offset)
+        end_offset = max(follower.end_offset, end_offset)
+        held_offset = follower.flushed_offset if is_needed else end_offset
+        return self._reported(replica, follower, end_offset, held_offset, leader_end_offset, now_ms)
+
+    def _reported(
+        self,
+        replica: BrokerId,
+        follower: _Follower,
+        end_offset: int,
+        held_offset: int,
+        leader_end_offset: int,
+        now_ms: float,
+    ) -> bool:
+        follower.end_offset = end_offset
+        follower.reported(min(held_offset, end_offset), leader_end_offset, now_ms)
         if replica in self._held or self._is_awaited(replica, leader_end_offset, now_ms):
             self._held[replica] = follower.held_offset
             return self._advance()

@@ -5,8 +5,6 @@ What must stay true:
 - Appends of one tick are staged in arrival order and written together; nothing is acknowledged before that write.
 - acks=all is acknowledged when the high watermark passes the records. On topics that flush (flush.messages=1) that
   means fdatasync; on others the write itself.
-- Consumers see records below the high watermark only; those that read committed data, below the last stable offset.
-- A transactional batch enters only while its transaction is open, so none is left behind without an end (KIP-890).
 - A duplicate of a batch is acknowledged no earlier than the batch itself.
 """
 
@@ -15,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, TopicPartition
@@ -27,37 +25,20 @@ from penstock.protocol.batch import LENGTH_END, BatchHeader, read_header
 from penstock.protocol.control import EndMarker, build_end_marker
 from penstock.protocol.validation import ProduceLimits
 from penstock.replication.admission import AdmissionLanes
+from penstock.replication.appends import ACKS_ALL, Append, Appender, Unacknowledged
 from penstock.replication.follower import Follower, FollowerState
-from penstock.replication.isr import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, Isr, Proposal
-from penstock.replication.parking import ParkedFetch
+from penstock.replication.isr import Isr, Proposal
+from penstock.replication.readable_partition import ReadablePartition, not_leading
+from penstock.replication.verification import Verification
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_file import FileSpan, LogPosition
-from penstock.storage.producers import NO_OFFSET, DuplicateBatch
-from penstock.storage.txn_index import AbortedTransaction
+from penstock.storage.log_file import LogPosition
+from penstock.storage.producers import DuplicateBatch
 
-ACKS_ALL = -1
 WRITES_REMEMBERED = 64
-
-
-class Appender(Protocol):
-    """Whoever waits for appends, each known by its slot: told once about each."""
-
-    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None: ...
-    def failed(self, slot: int, error: BrokerError) -> None: ...
-
-
-class _Append(NamedTuple):
-    appender: Appender
-    slot: int
-    base_offset: int
-    next_offset: int
-    log_append_time_ms: int
-    acks: int
-    deadline_ms: float
 
 
 class Replication(Protocol):
@@ -74,46 +55,31 @@ class Replication(Protocol):
         """This broker's session was not renewed in time: another may lead what it believes to lead."""
 
 
-def _not_leading(topic_partition: TopicPartition) -> BrokerError:
-    return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic_partition}")
-
-
-class Partition:
+class Partition(ReadablePartition):
     __slots__ = (
-        "_agreed",
         "_broker_id",
         "_dirty_since_ms",
-        "_flushed_by",
         "_flusher",
         "_has_replicas",
         "_is_plain",
         "_isr",
         "_replication",
-        "_stable_position",
-        "_stable_seen",
         "_staged",
         "_staged_bytes",
         "_staged_records",
         "_stamps",
         "_tick",
         "_unacknowledged",
-        "_verifying",
         "_written",
         "admission",
         "config",
         "follower",
-        "high_watermark",
         "is_internal",
-        "leader_epoch",
         "limits",
-        "log",
         "metrics",
         "offline",
-        "refusal",
-        "replica_waiters",
         "topic_id",
-        "topic_partition",
-        "waiters",
+        "verification",
     )
 
     def __init__(
@@ -132,49 +98,34 @@ class Partition:
         committed_offset: int | None = None,
     ) -> None:
         """`committed_offset` is what is known to be committed; None for a sole replica, which decides that itself."""
-        self.topic_partition = topic_partition
+        # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
+        # topic asks for.
+        high_watermark = log.flushed_position if config.flush_messages == 1 else log.end_position
+        if committed_offset is not None and committed_offset < log.log_end_offset:
+            high_watermark = log.position_of(max(committed_offset, log.log_start_offset))
+        super().__init__(topic_partition, log, high_watermark)
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.log = log
-        self.leader_epoch = -1
         self.metrics = metrics
         # Why the log cannot be used any more.
         self.offline: BrokerError | None = None
-        # What whoever wants to read or write is told; None while this broker leads.
-        self.refusal: BrokerError | None = _not_leading(topic_partition)
-        self.waiters: set[ParkedFetch] = set()
-        # Replicas wait for what is written, consumers for what is committed.
-        self.replica_waiters: set[ParkedFetch] = set()
         # While another broker leads.
         self.follower: Follower | None = None
         self.admission = AdmissionLanes(tasks, str(topic_partition))
-        # A sole replica is its own quorum: whatever recovery kept of its log is committed, once it is as durable as the
-        # topic asks for.
-        self.high_watermark: LogPosition = log.flushed_position if config.flush_messages == 1 else log.end_position
-        if committed_offset is not None and committed_offset < log.log_end_offset:
-            self.high_watermark = log.position_of(max(committed_offset, log.log_start_offset))
         self._isr = Isr((broker_id,), self.high_watermark.offset, leader=broker_id)
         self._replication = replication
         self._has_replicas = False
-        # What each replica has said to have on disk, in this leader epoch.
-        self._flushed_by: dict[BrokerId, int] = {}
-        # The processes of replicas whose logs agree with this one, by broker epoch: what others have is not to count.
-        self._agreed: dict[BrokerId, int] = {}
         # Where recent writes ended, while there are replicas: the high watermark will come to most of these places.
         self._written: deque[LogPosition] = deque(maxlen=WRITES_REMEMBERED)
         self._broker_id = broker_id
         self._tick = tick
         self._flusher = flusher
         self._dirty_since_ms: int | None = None
-        self._staged: list[_Append] = []
+        self._staged: list[Append] = []
         self._staged_bytes = 0
         self._staged_records = 0
-        self._unacknowledged: deque[_Append] = deque()
-        # Where the last stable offset lies, when that is not the high watermark; and what it was at the last wake-up.
-        self._stable_position = self.high_watermark
-        self._stable_seen = self.last_stable_offset
-        # Producers whose coordinator is being asked about their transaction; a marker ends that.
-        self._verifying: dict[int, object] = {}
+        self._unacknowledged = Unacknowledged()
+        self.verification = Verification(log)
         self.configure(config)
         if log.is_dirty:
             self.flush()
@@ -189,10 +140,6 @@ class Partition:
 
     # Leading
 
-    @property
-    def is_led(self) -> bool:
-        return self.refusal is None
-
     def lead(self, state: PartitionImage, serving: Mapping[BrokerId, int], lag_max_ms: int, now_ms: int) -> None:
         """This broker leads from now on, or goes on to lead in a later epoch or with other in-sync replicas."""
         if self.is_led and state.leader_epoch == self.leader_epoch:
@@ -203,8 +150,6 @@ class Partition:
             return
         self.follower = None
         self.leader_epoch = state.leader_epoch
-        self._flushed_by.clear()
-        self._agreed.clear()
         self._written.clear()
         self._has_replicas = len(state.replicas) > 1
         if not self._has_replicas:
@@ -232,7 +177,7 @@ class Partition:
             self._write()
         # What is cut off as a follower, and written anew, ends elsewhere.
         self._written.clear()
-        self._refuse(self.offline or _not_leading(self.topic_partition))
+        self._refuse(self.offline or not_leading(self.topic_partition))
 
     def follow(self, leader_epoch: int) -> Follower:
         """Another broker leads: what this one has to do for that stands in the follower."""
@@ -256,10 +201,9 @@ class Partition:
         """Appended, and not to be committed before more replicas are in sync: better told now than at the timeout."""
         if len(self._isr.members) >= self.config.min_insync_replicas:
             return
-        unacknowledged, self._unacknowledged = self._unacknowledged, deque()
-        error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{self.topic_partition}: {self._too_few()}")
-        for append in unacknowledged:
-            append.appender.failed(append.slot, error)
+        self._unacknowledged.fail(
+            BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{self.topic_partition}: {self._too_few()}")
+        )
 
     def _too_few(self) -> str:
         return f"{len(self._isr.members)} in sync, min.insync.replicas={self.config.min_insync_replicas}"
@@ -277,29 +221,28 @@ class Partition:
 
     def fetched_by(self, replica: BrokerId, broker_epoch: int, offset: int, now_ms: int) -> None:
         """A replica has all below `offset`, which agrees with this log. Raises BrokerError when it is not one."""
-        known_epoch = self._agreed.get(replica, UNKNOWN_BROKER_EPOCH)
-        if broker_epoch > known_epoch:
-            self._agreed[replica] = broker_epoch
-            self._flushed_by.pop(replica, None)
-        elif broker_epoch < known_epoch:
-            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} is in epoch {known_epoch}")
-        held = self._flushed_by.get(replica, UNKNOWN_OFFSET) if self.flushes else offset
-        self._reported(replica, broker_epoch, offset, held, now_ms)
+        end_offset = self._checked_end(offset)
+        held_offset = None if self.flushes else offset
+        rose = self._isr.fetched(replica, broker_epoch, offset, held_offset, end_offset, now_ms)
+        self._heard_of(rose, now_ms)
 
     def flushed_by(self, replica: BrokerId, broker_epoch: int, offset: int, flushed: int, now_ms: int) -> None:
         """The same of a replica that has fetched before, and how much of it is on its disk."""
-        if self._agreed.get(replica) != broker_epoch:
-            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} has not fetched in this epoch")
-        self._flushed_by[replica] = flushed
-        self._reported(replica, broker_epoch, offset, flushed if self.flushes else offset, now_ms)
+        end_offset = self._checked_end(offset)
+        rose = self._isr.flushed(replica, broker_epoch, offset, flushed, end_offset, now_ms, is_needed=self.flushes)
+        self._heard_of(rose, now_ms)
 
-    def _reported(self, replica: BrokerId, broker_epoch: int, offset: int, held: int, now_ms: int) -> None:
+    def _checked_end(self, offset: int) -> int:
+        """Where this log ends; beyond that nobody can have anything of it."""
         if self.refusal is not None:
             raise self.refusal
         end_offset = self.log.end_position.offset
         if offset > end_offset:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.topic_partition} ends at {end_offset}")
-        self._recounted(self._isr.fetched(replica, broker_epoch, offset, held, end_offset, now_ms))
+        return end_offset
+
+    def _heard_of(self, rose: bool, now_ms: int) -> None:
+        self._recounted(rose)
         if not self._isr.is_full:
             self.look_at_replicas(now_ms)
 
@@ -326,7 +269,7 @@ class Partition:
     def _recounted(self, rose: bool) -> None:
         if rose:
             self._committed_up_to(self._position_at(self._isr.high_watermark))
-            self._acknowledge_committed()
+            self._unacknowledged.committed(self.high_watermark.offset, self.log.log_start_offset)
 
     def _position_at(self, offset: int) -> LogPosition:
         for known in (self.log.end_position, self.log.flushed_position, self.high_watermark):
@@ -349,9 +292,7 @@ class Partition:
 
     def _refuse(self, error: BrokerError) -> None:
         self.refusal = error
-        unacknowledged, self._unacknowledged = self._unacknowledged, deque()
-        for append in unacknowledged:
-            append.appender.failed(append.slot, error)
+        self._unacknowledged.fail(error)
         self.wake_waiters()
 
     def takes_as_it_is(self, batch: BatchHeader, now_ms: int) -> bool:
@@ -394,7 +335,7 @@ class Partition:
                 raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
         elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
             # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.
-            raise _not_leading(self.topic_partition)
+            raise not_leading(self.topic_partition)
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
@@ -407,54 +348,15 @@ class Partition:
             base_offset, next_offset = original.base_offset, original.last_offset + 1
             if self._stamps:
                 log_append_time_ms = original.timestamp
-        self._staged.append(_Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
-
-    # Transactions
-
-    def needs_verification(self, batch: BatchHeader) -> bool:
-        """Whether only its coordinator knows that a transactional batch belongs here: it is the first of its
-        transaction, and not a repetition of one that has ended.
-        """
-        if self.is_in_transaction(batch.producer_id, batch.producer_epoch):
-            return False
-        entry = self.log.producers.entries.get(batch.producer_id)
-        if entry is None or entry.producer_epoch != batch.producer_epoch:
-            return True
-        return all(
-            each.base_sequence != batch.base_sequence or each.last_sequence != batch.last_sequence
-            for each in entry.batches
-        )
-
-    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has a transaction open here."""
-        entry = self.log.producers.entries.get(producer_id)
-        return (
-            entry is not None and entry.producer_epoch == producer_epoch and entry.current_txn_first_offset != NO_OFFSET
-        )
-
-    def begin_verification(self, producer_id: int) -> object:
-        """Before the coordinator is asked. What it answers is worth nothing once a marker has come here meanwhile."""
-        return self._verifying.setdefault(producer_id, object())
-
-    def end_verification(self, producer_id: int, guard: object) -> bool:
-        """Whether the answer is still worth something. Two questions of one producer at a time are one."""
-        is_current = self._verifying.get(producer_id) is guard
-        if is_current:
-            del self._verifying[producer_id]
-        return is_current
+        self._staged.append(Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
 
     def append_marker(
         self, marker: EndMarker, transaction_version: int, now_ms: int, appender: Appender, slot: int
     ) -> None:
         """Ends a transaction here, committed or aborted. Raises BrokerError as `append` does."""
-        self._verifying.pop(marker.producer_id, None)
+        self.verification.marked(marker.producer_id)
         batch = memoryview(build_end_marker(marker, now_ms))
         self.append(batch, read_header(batch), ACKS_ALL, now_ms, math.inf, appender, slot, transaction_version)
-
-    def aborted_in(self, span: FileSpan, offset: int, *, wait: bool = True) -> list[AbortedTransaction]:
-        """What a reader of the span from `offset` has to leave out. Raises ColdRead as `read` does."""
-        upper_offset = self.log.upper_offset_of(span, offset, self.last_stable_position(wait=wait), wait=wait)
-        return self.log.aborted_transactions(offset, upper_offset, wait=wait)
 
     def _write(self) -> None:
         staged, self._staged = self._staged, []
@@ -479,27 +381,17 @@ class Partition:
         if self._has_replicas:
             self._written.append(end)
         if self.flushes:
-            self._acknowledge_written(staged)
-            if self._unacknowledged or size:
+            self._unacknowledged.written(staged, self.high_watermark.offset, self.log.log_start_offset)
+            if size or self._unacknowledged:
                 self.flush()
         else:
             if self._has_replicas:
-                self._acknowledge_written(staged)
+                self._unacknowledged.written(staged, self.high_watermark.offset, self.log.log_start_offset)
             else:
-                self._unacknowledged.extend(staged)
+                self._unacknowledged.wait(staged)
             self._held_here(end)
             if self.log.has_rolled or end.offset - self.log.flushed_offset >= self.config.flush_messages:
                 self.flush()
-
-    def _acknowledge_written(self, staged: list[_Append]) -> None:
-        for append in staged:
-            if append.acks == ACKS_ALL and append.next_offset > self.high_watermark.offset:
-                self._unacknowledged.append(append)
-            else:
-                self._acknowledge(append)
-
-    def _acknowledge(self, append: _Append) -> None:
-        append.appender.appended(append.slot, append.base_offset, append.log_append_time_ms, self.log.log_start_offset)
 
     def flush(self) -> None:
         if self.is_shortening:
@@ -535,122 +427,29 @@ class Partition:
             # With one replica the offset that became committed is always the one just reported.
             is_here = isr.high_watermark == position.offset
             self._committed_up_to(position if is_here else self._position_at(isr.high_watermark))
-        self._acknowledge_committed()
+        self._unacknowledged.committed(self.high_watermark.offset, self.log.log_start_offset)
 
     def _committed_up_to(self, position: LogPosition) -> None:
         before, self.high_watermark = self.high_watermark, position
         if self.waiters:
             self._wake(before, position)
 
-    def _wake(self, before: LogPosition, now: LogPosition) -> None:
-        stable_before, self._stable_seen = self._stable_seen, self.last_stable_offset
-        has_unstable = self._stable_seen < now.offset or stable_before < before.offset
-        has_rolled = before.segment_base_offset != now.segment_base_offset
-        for waiter in list(self.waiters):
-            if waiter.stable_only and has_unstable:
-                if self._stable_seen > stable_before:
-                    waiter.wake()
-            elif has_rolled:  # as in Kafka: a fetch does not wait across a roll
-                waiter.wake()
-            else:
-                waiter.arrived(now.position - before.position)
-
-    def _acknowledge_committed(self) -> None:
-        unacknowledged, committed = self._unacknowledged, self.high_watermark.offset
-        # A duplicate may stand behind records newer than itself; waiting for those too costs it nothing but a moment.
-        while unacknowledged and unacknowledged[0].next_offset <= committed:
-            append = unacknowledged.popleft()
-            self._acknowledge(append)
-
     def expire(self, now_ms: int) -> None:
         """Tell whoever waited past their deadline that it is unknown whether the records will be committed."""
-        if not any(append.deadline_ms <= now_ms for append in self._unacknowledged):
-            return
-        still_waiting: deque[_Append] = deque()
-        error = BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"{self.topic_partition}: not committed within the timeout")
-        for append in self._unacknowledged:
-            if append.deadline_ms <= now_ms:
-                append.appender.failed(append.slot, error)
-            else:
-                still_waiting.append(append)
-        self._unacknowledged = still_waiting
+        if self._unacknowledged:
+            self._unacknowledged.expire(
+                now_ms,
+                BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"{self.topic_partition}: not committed within the timeout"),
+            )
 
     def fail(self, error: BrokerError) -> None:
         """The log can no longer be trusted to keep what it is given: nothing that waits is acknowledged any more."""
         self.offline = error
         self._refuse(error)
 
-    def wake_waiters(self) -> None:
-        for waiter in (*self.waiters, *self.replica_waiters):
-            waiter.wake()
-
     @property
     def is_quiet(self) -> bool:
         return not self._staged and not self._unacknowledged
-
-    # Reading
-
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """A3: a client with another idea of the leader epoch must refresh its metadata before it is served."""
-        if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
-            return
-        if current_leader_epoch < self.leader_epoch:
-            code = ErrorCode.FENCED_LEADER_EPOCH
-        else:
-            code = ErrorCode.UNKNOWN_LEADER_EPOCH
-        raise BrokerError(code, f"{self.topic_partition}: epoch {current_leader_epoch} asked, {self.leader_epoch} here")
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Below it every transaction is decided, and its outcome committed."""
-        committed = self.high_watermark.offset
-        unstable = self.log.first_unstable_offset(committed)
-        return committed if unstable is None else min(unstable, committed)
-
-    def last_stable_position(self, *, wait: bool) -> LogPosition:
-        committed = self.high_watermark
-        unstable = self.log.first_unstable_offset(committed.offset)
-        if unstable is None or unstable >= committed.offset:
-            return committed
-        stable = self._stable_position
-        if stable.offset != unstable:
-            stable = self._stable_position = self.log.position_of(unstable, wait=wait)
-        return stable
-
-    def stable_position_waiting(self) -> LogPosition:
-        """`last_stable_position` for a file thread."""
-        return self.last_stable_position(wait=True)
-
-    def read(
-        self, offset: int, max_bytes: int, *, at_least_one: bool, stable_only: bool = False, wait: bool = False
-    ) -> FileSpan | None:
-        """Records from `offset` on, up to the high watermark or the last stable offset; None when there are none yet.
-
-        Raises ColdRead when that would wait for the disk and `wait` is False; with `wait` it runs in a file thread.
-        """
-        if self.refusal is not None:
-            raise self.refusal
-        if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
-            raise BrokerError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition}: offset {offset}, log {self.log.log_start_offset}..{self.log.log_end_offset}",
-            )
-        upper = self.last_stable_position(wait=wait) if stable_only else self.high_watermark
-        if offset >= upper.offset:
-            return None
-        return self.log.read(offset, max_bytes, upper, at_least_one=at_least_one, wait=wait)
-
-    def read_waiting(self, offset: int, max_bytes: int, at_least_one: bool, stable_only: bool) -> FileSpan | None:
-        """`read` for a file thread."""
-        return self.read(offset, max_bytes, at_least_one=at_least_one, stable_only=stable_only, wait=True)
-
-    def count_records(self, offset: int, span: FileSpan) -> int:
-        """How many records a span from `offset` holds: exact when it ends at the high watermark, else by their size."""
-        committed = self.high_watermark
-        if span.position + span.length == committed.position and self.log.end_position.position >= committed.position:
-            return committed.offset - offset
-        held = self.log.log_end_offset - self.log.log_start_offset
-        return min(committed.offset - offset, span.length * held // max(1, self.log.size_bytes))
 
     def delete_records_before(self, offset: int) -> int:
         """DeleteRecords: -1 means everything committed. Returns the new log start offset."""
