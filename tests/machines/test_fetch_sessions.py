@@ -90,6 +90,13 @@ def test_given_an_error_when_it_is_over_then_the_client_is_told_again() -> None:
     assert partition.is_news(5, 0, has_records=False, error_code=0)
 
 
+def test_given_a_replica_that_is_nearer_when_nothing_else_changes_then_the_client_is_told() -> None:
+    (partition,) = wanting(0)
+    assert partition.is_news(5, 0, has_records=False, error_code=0)
+
+    assert partition.is_news(5, 0, has_records=False, error_code=0, is_elsewhere=True)
+
+
 STATES = st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0, 0, 0, 6]))
 
 

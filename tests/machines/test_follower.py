@@ -212,10 +212,10 @@ def test_given_a_reader_when_the_offset_is_not_here_yet_then_it_is_not_told_that
     follower = Follower(log, LEADER_EPOCH, 4)
 
     follower.check_readable(2)
-    follower.check_readable(4)
+    follower.check_readable(5)
     for offset, code in (
         (1, ErrorCode.OFFSET_OUT_OF_RANGE),
-        (5, ErrorCode.OFFSET_NOT_AVAILABLE),
+        (6, ErrorCode.OFFSET_NOT_AVAILABLE),
         (99, ErrorCode.OFFSET_NOT_AVAILABLE),
     ):
         with pytest.raises(BrokerError) as refusal:

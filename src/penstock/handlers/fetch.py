@@ -1,11 +1,15 @@
 """Fetch: records from partitions, as spans of their files, waiting for data if the client asks for that.
 
-v4: isolation level    v7: sessions (KIP-227)    v9: leader epoch    v12: flexible    v13: topic ids
-v15: replica id in a tagged field    v16: leaders' endpoints in the answer    v17: directory id    v18: high watermark
+v4: isolation level    v7: sessions (KIP-227)    v9: leader epoch    v11: rack (KIP-392)    v12: flexible
+v13: topic ids    v15: replica id in a tagged field    v16: leaders' endpoints in the answer    v17: directory id
+v18: high watermark
 
 `max_bytes` bounds a partition and the whole answer, except that the first batch is always sent whole, so that a
 consumer with small limits gets on. Parked fetches are woken by appends; reads that would wait for the disk are done in
 a thread.
+
+A consumer that says in which rack it is, is sent to an in-sync replica there, if the leader is in another one. From
+v11 on followers are read from, up to the high watermark that they know.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from penstock.handlers.fetch_sessions import (
     FetchSession,
     PartitionKey,
 )
+from penstock.handlers.nearest import nearest_replica
 from penstock.handlers.replica_fetch import ReplicaFetch
 from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer, Connection
@@ -40,8 +45,10 @@ from penstock.storage import txn_index
 from penstock.storage.log_file import ColdRead, FileSpan
 
 API_KEY = 1
+RACK_SINCE = 11
 TOPIC_ID_SINCE = 13
 READ_COMMITTED = 1
+NO_REPLICA = -1
 MAX_WAIT_MS = 5 * 60 * 1000
 
 
@@ -99,7 +106,7 @@ class FetchCall:
         if (
             read.cold
             or read.total_bytes >= request.min_bytes
-            or read.has_errors
+            or read.cannot_wait
             or request.max_wait_ms <= 0
             or not self._wanted  # nothing could ever come
         ):
@@ -148,7 +155,12 @@ class FetchCall:
     def _read(self) -> Reading:
         request = self._request
         return Reading(
-            self._wanted, self._broker, request.max_bytes, stable_only=request.isolation_level == READ_COMMITTED
+            self._wanted,
+            self._broker,
+            request.max_bytes,
+            stable_only=request.isolation_level == READ_COMMITTED,
+            from_followers=self._header.api_version >= RACK_SINCE,
+            rack=request.rack_id,
         )
 
     def _park(self, read: Reading) -> None:
@@ -190,7 +202,11 @@ class FetchCall:
                 self._count_error(wanted)
             if self._session is not None:
                 news = wanted.is_news(
-                    row.high_watermark, row.log_start_offset, has_records=span is not None, error_code=row.error_code
+                    row.high_watermark,
+                    row.log_start_offset,
+                    has_records=span is not None,
+                    is_elsewhere=row.preferred_read_replica != NO_REPLICA,
+                    error_code=row.error_code,
                 )
                 if span is not None:
                     self._session.served(wanted)
@@ -222,9 +238,11 @@ class Reading:
 
     __slots__ = (
         "_broker",
+        "_from_followers",
         "_left",
+        "_rack",
+        "cannot_wait",
         "cold",
-        "has_errors",
         "partitions",
         "rows",
         "stable_only",
@@ -232,12 +250,24 @@ class Reading:
         "with_aborts",
     )
 
-    def __init__(self, wanted: list[FetchPartition], broker: Broker, max_bytes: int, *, stable_only: bool) -> None:
+    def __init__(
+        self,
+        wanted: list[FetchPartition],
+        broker: Broker,
+        max_bytes: int,
+        *,
+        stable_only: bool,
+        from_followers: bool,
+        rack: str,
+    ) -> None:
         self._broker = broker
         self.stable_only = stable_only
+        self._from_followers = from_followers
+        self._rack = rack
         self._left = max(0, min(max_bytes, broker.config.int("fetch.max.bytes")))
         self.total_bytes = 0
-        self.has_errors = False
+        # Something is to be said other than records.
+        self.cannot_wait = False
         self.partitions: list[Partition] = []
         self.rows: list[tuple[FetchPartition, PartitionData, FileSpan | None]] = []
         self.cold: list[tuple[int, Partition]] = []
@@ -252,21 +282,28 @@ class Reading:
         try:
             partition = self._broker.partitions.find(wanted.topic, wanted.index)
             partition.check_epoch(wanted.current_leader_epoch)
+            if self._rack and partition.is_led:
+                near = nearest_replica(partition, wanted.fetch_offset, self._rack, self._broker.image)
+                if near is not None:
+                    row.preferred_read_replica = near
+                    self.cannot_wait = True
             self.partitions.append(partition)
             try:
-                span = partition.read(
-                    wanted.fetch_offset,
-                    min(wanted.max_bytes, self._left),
-                    at_least_one=not self.total_bytes,
-                    stable_only=self.stable_only,
-                )
+                if row.preferred_read_replica == NO_REPLICA:
+                    span = partition.read(
+                        wanted.fetch_offset,
+                        min(wanted.max_bytes, self._left),
+                        at_least_one=not self.total_bytes,
+                        stable_only=self.stable_only,
+                        from_followers=self._from_followers,
+                    )
             except ColdRead:
                 self.cold.append((len(self.rows), partition))
             self._describe(row, partition)
             self._take(row, span, partition, wanted.fetch_offset)
         except BrokerError as error:
             row.error_code = error.code
-            self.has_errors = True
+            self.cannot_wait = True
         self.rows.append((wanted, row, span))
 
     def _describe(self, row: PartitionData, partition: Partition) -> None:
@@ -301,6 +338,7 @@ class Reading:
                     min(wanted.max_bytes, self._left),
                     not self.total_bytes,
                     self.stable_only,
+                    self._from_followers,
                 )
                 self._describe(row, partition)
                 self._take(row, span, partition, wanted.fetch_offset)

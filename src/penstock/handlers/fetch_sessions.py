@@ -49,10 +49,22 @@ class FetchPartition:
     def key(self) -> PartitionKey:
         return self.topic, self.index
 
-    def is_news(self, high_watermark: int, log_start_offset: int, *, has_records: bool, error_code: int) -> bool:
-        """Whether an incremental answer must mention this partition; remembers what it will have been told."""
+    def is_news(
+        self,
+        high_watermark: int,
+        log_start_offset: int,
+        *,
+        has_records: bool,
+        error_code: int,
+        is_elsewhere: bool = False,
+    ) -> bool:
+        """Whether an incremental answer must mention this partition; remembers what it will have been told.
+
+        `is_elsewhere`: the client is to read it from another replica.
+        """
         news = (
             has_records
+            or is_elsewhere
             or error_code != 0
             or high_watermark != self.sent_high_watermark
             or log_start_offset != self.sent_log_start_offset

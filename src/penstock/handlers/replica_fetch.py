@@ -95,7 +95,13 @@ class ReplicaFetch:
             row.diverging_epoch = DivergingEpoch(epoch=diverging[0], end_offset=diverging[1])
             return True
         now_ms = self._broker.clock.monotonic_ms()
-        partition.fetched_by(BrokerId(self._replica.replica_id), self._replica.replica_epoch, offset, now_ms)
+        partition.fetched_by(
+            BrokerId(self._replica.replica_id),
+            self._replica.replica_epoch,
+            offset,
+            now_ms,
+            log_start_offset=wanted.log_start_offset,
+        )
         self._partitions.append(partition)
         row.high_watermark = partition.high_watermark.offset
         span = self._span(partition, offset, wanted.partition_max_bytes)

@@ -241,8 +241,9 @@ class Follower:
     # Readers (KIP-392)
 
     def check_readable(self, offset: int) -> None:
-        """Raises for an offset that a consumer cannot be served here. Above the high watermark it may be right and only
-        not here yet: told that it is out of range, a consumer would start over somewhere else (trap A12).
+        """Raises for an offset that a consumer cannot wait for here. What is in the log will be committed in a moment;
+        what is above its end may be right and only not here yet: told that it is out of range, a consumer would start
+        over somewhere else (trap A12).
         """
         if self.state is not FollowerState.FETCHING:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this replica is {self.state.value}")
@@ -250,7 +251,7 @@ class Follower:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}, the log starts at {self._log.log_start_offset}"
             )
-        if offset > self.high_watermark:
+        if offset > self._log.log_end_offset:
             raise BrokerError(
-                ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset}, this replica knows of {self.high_watermark}"
+                ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset}, this replica ends at {self._log.log_end_offset}"
             )

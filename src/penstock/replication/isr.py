@@ -51,6 +51,7 @@ class _Follower:
         "end_offset",
         "flushed_offset",
         "held_offset",
+        "log_start_offset",
         "mark_ms",
         "mark_offset",
     )
@@ -63,6 +64,7 @@ class _Follower:
         # What of it counts: as durable as the topic asks.
         self.held_offset = UNKNOWN_OFFSET
         self.cleaned_offset = 0
+        self.log_start_offset = 0
         # When it last held all that the leader had.
         self.caught_up_ms = caught_up_ms
         # Where the leader's log ended a while ago. What a replica holds may always be a few fetches behind, so it is
@@ -166,6 +168,16 @@ class Isr:
         """
         return self.high_watermark >= self.start_offset
 
+    def followers_with(self, offset: int) -> dict[BrokerId, int]:
+        """In-sync followers whose logs have something to say about `offset`, and where they end (KIP-392)."""
+        return {
+            broker_id: each.end_offset
+            for broker_id, each in self._followers.items()
+            if broker_id in self.members
+            and self._is_serving(broker_id)
+            and each.log_start_offset <= offset <= each.end_offset
+        }
+
     def cleaned_everywhere(self, own_cleaned_offset: int) -> int:
         """Below it every replica has everything and has compacted it: markers and tombstones may go (trap D4)."""
         offsets = [min(each.end_offset, each.cleaned_offset) for each in self._followers.values()]
@@ -253,6 +265,10 @@ class Isr:
             self._held[replica] = follower.held_offset
             return self._advance()
         return False
+
+    def starts_at(self, replica: BrokerId, log_start_offset: int) -> None:
+        """Where the log of a replica that has fetched begins."""
+        self._followers[replica].log_start_offset = log_start_offset
 
     def _is_awaited(self, replica: BrokerId, leader_end_offset: int, now_ms: float) -> bool:
         """Whether it is so close that it is about to join. Otherwise, while others go ahead, it never could."""

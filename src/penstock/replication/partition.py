@@ -57,7 +57,6 @@ class Replication(Protocol):
 
 class Partition(ReadablePartition):
     __slots__ = (
-        "_broker_id",
         "_dirty_since_ms",
         "_flusher",
         "_has_replicas",
@@ -72,12 +71,11 @@ class Partition(ReadablePartition):
         "_unacknowledged",
         "_written",
         "admission",
+        "broker_id",
         "config",
-        "follower",
         "is_internal",
         "limits",
         "metrics",
-        "offline",
         "topic_id",
         "verification",
     )
@@ -107,17 +105,13 @@ class Partition(ReadablePartition):
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.metrics = metrics
-        # Why the log cannot be used any more.
-        self.offline: BrokerError | None = None
-        # While another broker leads.
-        self.follower: Follower | None = None
         self.admission = AdmissionLanes(tasks, str(topic_partition))
         self._isr = Isr((broker_id,), self.high_watermark.offset, leader=broker_id)
         self._replication = replication
         self._has_replicas = False
         # Where recent writes ended, while there are replicas: the high watermark will come to most of these places.
         self._written: deque[LogPosition] = deque(maxlen=WRITES_REMEMBERED)
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._tick = tick
         self._flusher = flusher
         self._dirty_since_ms: int | None = None
@@ -157,7 +151,7 @@ class Partition(ReadablePartition):
         self._isr = Isr(
             state.isr,
             self.high_watermark.offset,
-            leader=self._broker_id,
+            leader=self.broker_id,
             replicas=state.replicas,
             partition_epoch=state.partition_epoch,
             start_offset=self.log.log_end_offset,
@@ -185,6 +179,7 @@ class Partition(ReadablePartition):
             self.follower = Follower(self.log, leader_epoch, self.high_watermark.offset)
         else:
             self.follower.leader_changed(leader_epoch)
+            self.wake_waiters()
         return self.follower
 
     def followed(self) -> None:
@@ -194,6 +189,8 @@ class Partition(ReadablePartition):
         if self.high_watermark.offset < before.offset:
             self._stable_position = self.high_watermark
             self._stable_seen = self.last_stable_offset
+        elif self.waiters and self.high_watermark.offset > before.offset:
+            self._wake(before, self.high_watermark)
         if self.flushes and self.log.is_dirty:
             self.flush()
 
@@ -219,11 +216,14 @@ class Partition(ReadablePartition):
 
     # Replicas
 
-    def fetched_by(self, replica: BrokerId, broker_epoch: int, offset: int, now_ms: int) -> None:
+    def fetched_by(
+        self, replica: BrokerId, broker_epoch: int, offset: int, now_ms: int, *, log_start_offset: int = 0
+    ) -> None:
         """A replica has all below `offset`, which agrees with this log. Raises BrokerError when it is not one."""
         end_offset = self._checked_end(offset)
         held_offset = None if self.flushes else offset
         rose = self._isr.fetched(replica, broker_epoch, offset, held_offset, end_offset, now_ms)
+        self._isr.starts_at(replica, log_start_offset)
         self._heard_of(rose, now_ms)
 
     def flushed_by(self, replica: BrokerId, broker_epoch: int, offset: int, flushed: int, now_ms: int) -> None:
@@ -245,6 +245,10 @@ class Partition(ReadablePartition):
         self._recounted(rose)
         if not self._isr.is_full:
             self.look_at_replicas(now_ms)
+
+    def followers_with(self, offset: int) -> Mapping[BrokerId, int]:
+        """In-sync followers that a consumer can read from `offset` on from, and where their logs end."""
+        return self._isr.followers_with(offset) if self._has_replicas else {}
 
     def look_at_replicas(self, now_ms: int) -> None:
         """Who has fallen behind, and who could join: to be asked from time to time."""
@@ -423,7 +427,7 @@ class Partition(ReadablePartition):
         if self.refusal is not None:
             return
         isr = self._isr
-        if isr.held(self._broker_id, position.offset):
+        if isr.held(self.broker_id, position.offset):
             # With one replica the offset that became committed is always the one just reported.
             is_here = isr.high_watermark == position.offset
             self._committed_up_to(position if is_here else self._position_at(isr.high_watermark))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import TopicPartition
+from penstock.replication.follower import Follower
 from penstock.replication.parking import ParkedFetch
 from penstock.storage.log import Log
 from penstock.storage.log_file import FileSpan, LogPosition
@@ -21,9 +22,11 @@ class ReadablePartition:
     __slots__ = (
         "_stable_position",
         "_stable_seen",
+        "follower",
         "high_watermark",
         "leader_epoch",
         "log",
+        "offline",
         "refusal",
         "replica_waiters",
         "topic_partition",
@@ -37,6 +40,10 @@ class ReadablePartition:
         self.high_watermark = high_watermark
         # What whoever wants to read or write is told; None while this broker leads.
         self.refusal: BrokerError | None = not_leading(topic_partition)
+        # Why the log cannot be used any more.
+        self.offline: BrokerError | None = None
+        # While another broker leads.
+        self.follower: Follower | None = None
         self.waiters: set[ParkedFetch] = set()
         # Replicas wait for what is written, consumers for what is committed.
         self.replica_waiters: set[ParkedFetch] = set()
@@ -80,14 +87,24 @@ class ReadablePartition:
         return self.last_stable_position(wait=True)
 
     def read(
-        self, offset: int, max_bytes: int, *, at_least_one: bool, stable_only: bool = False, wait: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool,
+        stable_only: bool = False,
+        from_followers: bool = False,
+        wait: bool = False,
     ) -> FileSpan | None:
         """Records from `offset` on, up to the high watermark or the last stable offset; None when there are none yet.
+        `from_followers`: also if another broker leads, and this one follows.
 
         Raises ColdRead when that would wait for the disk and `wait` is False; with `wait` it runs in a file thread.
         """
         if self.refusal is not None:
-            raise self.refusal
+            if not from_followers or self.follower is None or self.offline is not None:
+                raise self.refusal
+            self.follower.check_readable(offset)
         if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -98,9 +115,18 @@ class ReadablePartition:
             return None
         return self.log.read(offset, max_bytes, upper, at_least_one=at_least_one, wait=wait)
 
-    def read_waiting(self, offset: int, max_bytes: int, at_least_one: bool, stable_only: bool) -> FileSpan | None:
+    def read_waiting(
+        self, offset: int, max_bytes: int, at_least_one: bool, stable_only: bool, from_followers: bool
+    ) -> FileSpan | None:
         """`read` for a file thread."""
-        return self.read(offset, max_bytes, at_least_one=at_least_one, stable_only=stable_only, wait=True)
+        return self.read(
+            offset,
+            max_bytes,
+            at_least_one=at_least_one,
+            stable_only=stable_only,
+            from_followers=from_followers,
+            wait=True,
+        )
 
     def count_records(self, offset: int, span: FileSpan) -> int:
         """How many records a span from `offset` holds: exact when it ends at the high watermark, else by their size."""
