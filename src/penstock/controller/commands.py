@@ -186,6 +186,28 @@ class ElectLeaders(Command[tuple[ElectLeaderResult, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class Reassignment:
+    """The replicas that a partition is to have; None: those that it had before what is under way."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[BrokerId, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentResult:
+    topic_partition: TopicPartition
+    error: BrokerError | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterReassignments(Command[tuple[ReassignmentResult, ...]]):
+    """Begin to move partitions, change where to, or give it up (KIP-455)."""
+
+    reassignments: tuple[Reassignment, ...]
+    allow_replication_factor_change: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ProposedIsr:
     """The leader of a partition asks for another in-sync set, as of the epochs that it knows (KIP-497).
 

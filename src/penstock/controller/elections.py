@@ -7,6 +7,8 @@ What must stay true:
 - A broker that is not serving leaves the in-sync set while another member serves. The last ones stay in it: they hold
   everything, and wait for their broker.
 - While the in-sync set is too small to commit anything (min.insync.replicas), whoever leaves it stays eligible.
+- A reassignment ends when all replicas of its target are in sync. Whoever is none of them leaves the in-sync set with
+  that, and a new leader epoch begins: nothing that it said or that was said of it before counts any more.
 - A decision depends on the present alone. What a controller missed, the next one finds.
 """
 
@@ -14,10 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from dataclasses import replace as replace_rules
-
-from msgspec.structs import replace
+from dataclasses import dataclass, replace
 
 from penstock.controller.commands import ElectionType, ElectLeaderResult, ElectLeaders
 from penstock.controller.decision import Decision, Writes
@@ -26,7 +25,7 @@ from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
 from penstock.core.topic_config import topic_config
 from penstock.metadata.image import ClusterImage, PartitionImage, TopicImage
-from penstock.metadata.records import PartitionRecord, SessionState, partition_key
+from penstock.metadata.records import SessionState, partition_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +60,11 @@ def reconcile(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[Topic
             if is_settled(partition, brokers):
                 continue
             rules = rules or topic_rules(topic.configs, config)
-            record = fitted(partition, brokers, rules)
-            if record is None:
+            after = fitted(partition, brokers, rules)
+            if after is None:
                 continue
-            writes.put(partition_key(topic.topic_id, index), record, mod_revision=partition.mod_revision)
-            if record.leader_epoch != partition.leader_epoch:
+            writes.put(partition_key(topic.topic_id, index), after.record(), mod_revision=partition.mod_revision)
+            if after.leader_epoch != partition.leader_epoch:
                 elected.append(TopicPartition(topic.name, index))
     return Decision(writes.transactions(), tuple(elected))
 
@@ -131,16 +130,16 @@ def _elect(
     topic = image.topics[topic_partition.topic]
     rules = topic_rules(topic.configs, config)
     if kind is ElectionType.PREFERRED:
-        record = _with_preferred_leader(topic_partition, partition, brokers)
+        after = _with_preferred_leader(topic_partition, partition, brokers)
     else:
-        record = _with_any_leader(topic_partition, partition, brokers, rules)
+        after = _with_any_leader(topic_partition, partition, brokers, rules)
     key = partition_key(topic.topic_id, topic_partition.partition)
-    writes.put(key, record, mod_revision=partition.mod_revision)
+    writes.put(key, after.record(), mod_revision=partition.mod_revision)
 
 
 def _with_preferred_leader(
     topic_partition: TopicPartition, partition: PartitionImage, brokers: Brokers
-) -> PartitionRecord:
+) -> PartitionImage:
     preferred = partition.replicas[0]
     if partition.leader == preferred and brokers.serving.get(preferred) == partition.leader_broker_epoch:
         raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} is led by its first replica")
@@ -148,20 +147,20 @@ def _with_preferred_leader(
         raise BrokerError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} is not in sync for {topic_partition}"
         )
-    record = _changed(partition, preferred, partition.isr, partition.eligible, brokers)
-    assert record is not None
-    return record
+    after = changed(partition, _led(partition, preferred, partition.isr, partition.eligible, brokers))
+    assert after is not None
+    return after
 
 
 def _with_any_leader(
     topic_partition: TopicPartition, partition: PartitionImage, brokers: Brokers, rules: TopicRules
-) -> PartitionRecord:
+) -> PartitionImage:
     if partition.leader is not None and brokers.serving.get(partition.leader) == partition.leader_broker_epoch:
         raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} has a leader")
-    record = fitted(partition, brokers, replace_rules(rules, allows_unclean=True))
-    if record is None:
+    after = fitted(partition, brokers, replace(rules, allows_unclean=True))
+    if after is None:
         raise BrokerError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {topic_partition} is there")
-    return record
+    return after
 
 
 def topic_rules(overrides: Mapping[str, str], config: BrokerConfig) -> TopicRules:
@@ -177,8 +176,8 @@ def forget_eligible(topic: TopicImage, writes: Writes) -> None:
     """Before a topic may commit with fewer replicas than it did: those who left then may lack something soon."""
     for index, partition in enumerate(topic.partitions):
         if partition.eligible:
-            record = replace(partition.record(), eligible=(), partition_epoch=partition.partition_epoch + 1)
-            writes.put(partition_key(topic.topic_id, index), record, mod_revision=partition.mod_revision)
+            after = replace(partition, eligible=(), partition_epoch=partition.partition_epoch + 1)
+            writes.put(partition_key(topic.topic_id, index), after.record(), mod_revision=partition.mod_revision)
 
 
 def is_settled(partition: PartitionImage, brokers: Brokers) -> bool:
@@ -188,11 +187,17 @@ def is_settled(partition: PartitionImage, brokers: Brokers) -> bool:
         leader is not None
         and brokers.serving.get(leader) == partition.leader_broker_epoch
         and all(member in brokers.serving for member in partition.isr)
+        and not _has_target_in_sync(partition)
     )
 
 
-def fitted(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionRecord | None:
+def fitted(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionImage | None:
     """The partition as these brokers can hold it; None when it is so already."""
+    return changed(partition, completed(held(partition, brokers, rules), brokers))
+
+
+def held(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionImage:
+    """In sync are those who serve, and one of them leads, if any does."""
     serving = brokers.serving
     isr = tuple(member for member in partition.isr if member in serving)
     if not isr:
@@ -200,22 +205,38 @@ def fitted(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> Pa
     leader = partition.leader
     if leader not in isr or serving.get(leader) != partition.leader_broker_epoch:
         leader = _preferred(partition, isr)
-    return _changed(partition, leader, isr, still_eligible(partition, isr, rules), brokers)
+    return _led(partition, leader, isr, still_eligible(partition, isr, rules), brokers)
 
 
-def _without_serving_members(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionRecord | None:
+def _without_serving_members(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionImage:
     eligible = tuple(each for each in partition.eligible if each in brokers.serving)
     if eligible:
         elected = _preferred(partition, eligible)
-        return _changed(partition, elected, (elected,), still_eligible(partition, (elected,), rules), brokers)
+        return _led(partition, elected, (elected,), still_eligible(partition, (elected,), rules), brokers)
     leader = partition.leader
     if leader is not None and brokers.stopping.get(leader) == partition.leader_broker_epoch:
-        return None  # nobody can take over: it leads to its end
+        return partition  # nobody can take over: it leads to its end
     others = tuple(each for each in partition.replicas if each in brokers.serving)
     if rules.allows_unclean and others:
         elected = _preferred(partition, others)
-        return _changed(partition, elected, (elected,), (), brokers)
-    return None  # a leader whose session is over leads nothing, whatever the record says
+        return _led(partition, elected, (elected,), (), brokers)
+    return partition  # a leader whose session is over leads nothing, whatever the record says
+
+
+def completed(partition: PartitionImage, brokers: Brokers) -> PartitionImage:
+    """A reassignment is over when its target is in sync: from then on, those are the replicas."""
+    target = partition.target
+    if not _has_target_in_sync(partition) or any(replica not in brokers.serving for replica in target):
+        return partition
+    leader = partition.leader
+    if leader not in target or brokers.serving[leader] != partition.leader_broker_epoch:
+        leader = target[0]
+    isr = tuple(member for member in partition.isr if member in target)
+    return _led(replace(partition, replicas=target, adding=(), removing=()), leader, isr, (), brokers)
+
+
+def _has_target_in_sync(partition: PartitionImage) -> bool:
+    return partition.is_reassigned and all(replica in partition.isr for replica in partition.target)
 
 
 def _preferred(partition: PartitionImage, candidates: Collection[BrokerId]) -> BrokerId:
@@ -224,29 +245,35 @@ def _preferred(partition: PartitionImage, candidates: Collection[BrokerId]) -> B
 
 def still_eligible(partition: PartitionImage, isr: tuple[BrokerId, ...], rules: TopicRules) -> tuple[BrokerId, ...]:
     """Nothing is committed while the in-sync set is too small, so whoever held everything then still does."""
-    if len(isr) >= min(rules.min_insync_replicas, len(partition.replicas)):
+    if len(isr) >= min(rules.min_insync_replicas, partition.replication_factor):
         return ()
     held_everything = (*partition.isr, *partition.eligible)
     return tuple(replica for replica in partition.replicas if replica in held_everything and replica not in isr)
 
 
-def _changed(
+def _led(
     partition: PartitionImage,
     leader: BrokerId,
     isr: tuple[BrokerId, ...],
     eligible: tuple[BrokerId, ...],
     brokers: Brokers,
-) -> PartitionRecord | None:
+) -> PartitionImage:
     broker_epoch = brokers.serving[leader]
-    is_new_leader = (leader, broker_epoch) != (partition.leader, partition.leader_broker_epoch)
-    if not is_new_leader and (isr, eligible) == (partition.isr, partition.eligible):
+    return replace(partition, leader=leader, leader_broker_epoch=broker_epoch, isr=isr, eligible=eligible)
+
+
+def changed(before: PartitionImage, after: PartitionImage) -> PartitionImage | None:
+    """`after` with its epochs; None when nothing has changed.
+
+    A replica that goes ends a leader epoch as a leader does (as in Kafka). It may come back, with an empty log and in
+    the same process, and what it said to have before must not be taken for what it has then.
+    """
+    if after == before:
         return None
+    is_led_anew = (after.leader, after.leader_broker_epoch) != (before.leader, before.leader_broker_epoch)
+    begins_epoch = is_led_anew or any(replica not in after.replicas for replica in before.replicas)
     return replace(
-        partition.record(),
-        leader=leader,
-        leader_broker_epoch=broker_epoch,
-        leader_epoch=partition.leader_epoch + is_new_leader,
-        isr=isr,
-        eligible=eligible,
-        partition_epoch=partition.partition_epoch + 1,
+        after,
+        leader_epoch=before.leader_epoch + begins_epoch,
+        partition_epoch=before.partition_epoch + 1,
     )

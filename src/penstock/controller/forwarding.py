@@ -19,6 +19,7 @@ from penstock.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartition,
+    AlterReassignments,
     ClaimController,
     Command,
     CreatePartitions,
@@ -57,6 +58,8 @@ FORWARDED: dict[type[Command[Any]], bool] = {
     ElectLeaders: False,
     # Would undo what somebody else has changed meanwhile, and been told so.
     AlterConfigs: False,
+    # Would undo what somebody else has begun meanwhile; and of a cancelled one the second finds nothing.
+    AlterReassignments: False,
 }
 # A broker's own deeds when it starts or takes over, decided by its own service.
 KEPT_HERE: frozenset[type[Command[Any]]] = frozenset(

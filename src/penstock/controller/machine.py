@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from penstock.controller import brokers, configs, elections, topics
+from penstock.controller import brokers, configs, elections, reassignments, topics
 from penstock.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartition,
+    AlterReassignments,
     ClaimController,
     Command,
     CreatePartitions,
@@ -52,6 +53,8 @@ def _decide(command: object, image: ClusterImage, config: BrokerConfig, seed: by
             return configs.alter_configs(command, image, config)
         case AlterPartition():
             return brokers.alter_partition(command, image, config)
+        case AlterReassignments():
+            return reassignments.alter_reassignments(command, image, config)
         case AllocateProducerIds():
             return brokers.allocate_producer_ids(image)
         case ElectLeaders():

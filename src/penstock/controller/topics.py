@@ -321,7 +321,7 @@ def _added_partitions(
             f'"{topic.name}" has {present} partitions already, {wanted.partition_count} would not be more',
         )
     budget.take(added, existing=present)
-    factor = len(topic.partitions[0].replicas)
+    factor = len(topic.partitions[0].target)
     if wanted.assignments is None:
         _check_replication_factor(factor, image)
         return place(_candidates(image), added, factor, placement_seed)

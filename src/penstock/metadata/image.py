@@ -56,6 +56,29 @@ class PartitionImage:
     mod_revision: int
     leader_broker_epoch: int = 0
     eligible: tuple[BrokerId, ...] = ()
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def is_reassigned(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def original(self) -> tuple[BrokerId, ...]:
+        """The replicas before a reassignment, in the order of now."""
+        return tuple([replica for replica in self.replicas if replica not in self.adding])
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas after a reassignment."""
+        return tuple([replica for replica in self.replicas if replica not in self.removing])
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas there are at least, now and later: no more of them can be needed to commit."""
+        if not self.is_reassigned:
+            return len(self.replicas)
+        return min(len(self.original), len(self.target))
 
     def record(self) -> PartitionRecord:
         """What the store has under the partition's key."""
@@ -68,6 +91,8 @@ class PartitionImage:
             state=self.state,
             leader_broker_epoch=self.leader_broker_epoch,
             eligible=self.eligible,
+            adding=self.adding,
+            removing=self.removing,
         )
 
 
@@ -353,6 +378,8 @@ def _partition_image(change: Change) -> PartitionImage | None:
         mod_revision=change.mod_revision,
         leader_broker_epoch=record.leader_broker_epoch,
         eligible=record.eligible,
+        adding=record.adding,
+        removing=record.removing,
     )
 
 

@@ -125,6 +125,10 @@ class PartitionRecord(VersionedRecord, frozen=True, kw_only=True):
     A leader leads while its session of `leader_broker_epoch` lasts: after a restart it has to be elected again.
     `eligible` replicas left the in-sync set when it became too small to commit anything, so they still hold everything
     that is committed (KIP-966). `state` is "active", or "retired" for a partition that takes no new records.
+
+    While it is reassigned (KIP-455) `replicas` are all that hold it or are to: those of the target, then the others.
+    Without `adding` they are what they were before, without `removing` what they are to be. Who is in both came with a
+    target that was given up for another.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -135,6 +139,8 @@ class PartitionRecord(VersionedRecord, frozen=True, kw_only=True):
     state: str = "active"
     leader_broker_epoch: int = 0
     eligible: tuple[BrokerId, ...] = ()
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
 
 class ProducerIdsRecord(VersionedRecord, frozen=True, kw_only=True):
