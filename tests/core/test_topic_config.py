@@ -111,6 +111,7 @@ def test_given_a_bad_topic_setting_then_the_client_learns_why(name: str, value: 
         ("retention.ms", "-1"),
         ("remote.storage.enable", "false"),
         ("leader.replication.throttled.replicas", "*"),
+        ("follower.replication.throttled.replicas", "0:1,12:3"),
     ],
 )
 def test_given_kafkas_topic_keys_then_they_are_accepted(name: str, value: str) -> None:

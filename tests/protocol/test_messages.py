@@ -87,6 +87,8 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "DeleteGroups": (0, 2),
     "ElectLeaders": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
+    "AlterPartitionReassignments": (0, 1),
+    "ListPartitionReassignments": (0, 0),
     "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),
     "DescribeProducers": (0, 0),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.machines.controlled_cluster import ONE, ACluster
+import pytest
+from tests.machines.controlled_cluster import ONE, THREE, TWO, ACluster
 
-from penstock.controller.commands import Reconcile
+from penstock.controller.commands import AlterReassignments, Reassignment, Reconcile
 from penstock.core.config import BrokerConfig
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, TopicPartition
 from penstock.metadata.image import difference
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
@@ -31,17 +36,15 @@ class Heard:
         self.story.append(("stopped", partition.leader_epoch))
 
 
-async def test_given_a_leader_that_is_elected_again_unnoticed_then_who_runs_on_top_of_it_begins_anew(
-    tmp_path: Path,
-) -> None:
-    """Several changes may come as one. Who led in between may have written, and a coordinator's epoch has risen."""
-    cluster, heard = ACluster(ONE), Heard()
-    cluster.create("orders")
+@asynccontextmanager
+async def a_manager(directory: Path, heard: Heard) -> AsyncIterator[ReplicaManager]:
+    """Of broker ONE, which speaks to no other."""
     files, tasks, config = Files(4, "test"), TaskGroup(), BrokerConfig()
+    data = DataDirectory.open(str(directory))
     manager = ReplicaManager(
         ONE,
         lambda: config,
-        DataDirectory.open(str(tmp_path)),
+        data,
         tick=Tick(asyncio.get_running_loop()),
         flusher=Flusher(files, lambda error: None),
         files=files,
@@ -49,15 +52,107 @@ async def test_given_a_leader_that_is_elected_again_unnoticed_then_who_runs_on_t
         clock=SystemClock(),
     )
     manager.add_listener(heard)
-    await manager.start(cluster.image)
-    before = cluster.image
-    epoch = manager.find("orders", 0).leader_epoch
-
-    cluster.broker_starts(ONE)
-    cluster.ask(Reconcile())
-    manager.follow(before, cluster.image, difference(before, cluster.image))
-
-    assert heard.story == [("began", epoch), ("stopped", epoch), ("began", epoch + 1)]
+    yield manager
     await manager.caught_up()
     await tasks.stop()
     files.close()
+    data.release()
+
+
+def tell(manager: ReplicaManager, cluster: ACluster, *replicas: BrokerId) -> None:
+    """Of a reassignment of orders-0 that is over at once, or has to wait for others."""
+    before = cluster.image
+    (result,) = cluster.ask(AlterReassignments((Reassignment(TopicPartition("orders", 0), replicas),)))
+    assert result.error is None
+    manager.follow(before, cluster.image, difference(before, cluster.image))
+
+
+def directories(path: Path) -> list[str]:
+    return sorted(each.name for each in path.iterdir() if each.is_dir())
+
+
+async def until(condition, timeout_s: float = 10) -> None:  # type: ignore[no-untyped-def]
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - about files, which have no event
+            await asyncio.sleep(0)
+
+
+async def test_given_a_leader_that_is_elected_again_unnoticed_then_who_runs_on_top_of_it_begins_anew(
+    tmp_path: Path,
+) -> None:
+    """Several changes may come as one. Who led in between may have written, and a coordinator's epoch has risen."""
+    cluster, heard = ACluster(ONE), Heard()
+    cluster.create("orders")
+    async with a_manager(tmp_path, heard) as manager:
+        await manager.start(cluster.image)
+        before = cluster.image
+        epoch = manager.find("orders", 0).leader_epoch
+
+        cluster.broker_starts(ONE)
+        cluster.ask(Reconcile())
+        manager.follow(before, cluster.image, difference(before, cluster.image))
+
+        assert heard.story == [("began", epoch), ("stopped", epoch), ("began", epoch + 1)]
+
+
+async def test_given_a_partition_that_goes_to_others_then_who_runs_on_it_is_told_and_its_files_go(
+    tmp_path: Path,
+) -> None:
+    cluster, heard = ACluster(ONE, TWO), Heard()
+    cluster.create("orders", -1, -1, assignments=((0, (ONE, TWO)), (1, (ONE, TWO))))
+    async with a_manager(tmp_path, heard) as manager:
+        await manager.start(cluster.image)
+        partition = manager.find("orders", 0)
+
+        tell(manager, cluster, TWO)
+
+        assert heard.story == [("began", 0), ("began", 0), ("stopped", 0)]
+        assert partition.refusal is not None
+        assert partition.refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(BrokerError) as refused:
+            manager.find("orders", 0)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await manager.caught_up()
+        await until(lambda: directories(tmp_path) == ["orders-1"])
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_given_a_partition_that_goes_and_comes_back_at_once_then_it_begins_anew_with_files_of_its_own(
+    tmp_path: Path, turns: int
+) -> None:
+    """However far the change before has been carried out by then."""
+    cluster = ACluster(ONE, TWO, THREE)
+    cluster.create("orders", -1, -1, assignments=((0, (ONE, TWO)),))
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        first = manager.find("orders", 0)
+
+        for replicas in ((TWO,), (ONE, TWO), (TWO,), (TWO, ONE), (TWO, THREE, ONE)):
+            tell(manager, cluster, *replicas)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        await manager.caught_up()
+
+        partition = manager.find("orders", 0)
+        assert partition is not first
+        assert not partition.log.is_failed
+        assert partition.leader_epoch == cluster.partition("orders").leader_epoch
+        await until(lambda: directories(tmp_path) == ["orders-0"])
+        assert (tmp_path / "orders-0" / "partition.metadata").exists()
+
+
+async def test_given_logs_of_partitions_that_are_on_other_brokers_now_when_started_then_they_go(tmp_path: Path) -> None:
+    cluster = ACluster(ONE, TWO)
+    cluster.create("orders", -1, -1, assignments=((0, (ONE, TWO)), (1, (ONE, TWO))))
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+    moved = Reassignment(TopicPartition("orders", 0), (TWO,))
+    cluster.ask(AlterReassignments((moved,)))
+
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+
+        await until(lambda: directories(tmp_path) == ["orders-1"])
+        with pytest.raises(BrokerError):
+            manager.find("orders", 0)
+        assert manager.find("orders", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -166,3 +166,55 @@ async def test_given_a_fetch_of_a_process_that_was_replaced_when_it_comes_late_t
 
     partition.flushed_by(OTHER, broker_epoch=6, offset=1, flushed=1, now_ms=0)
     assert told.outcomes == {0: 0}
+
+
+async def test_given_a_sole_replica_when_another_is_added_in_the_same_epoch_then_it_may_come_into_sync_and_then_counts(
+    tmp_path: Path,
+) -> None:
+    files = Files(2, "test")
+    partition = a_partition(tmp_path / "orders-0", files, flush_messages=NEVER)
+    told = Told()
+    append(partition, told, 0, acks=-1)
+    await until(lambda: 0 in told.outcomes)
+    alone, serving = a_sole_replica(LEADER), {LEADER: 1, OTHER: 1}
+
+    moving = replace(alone, replicas=(LEADER, OTHER), adding=(OTHER,), partition_epoch=alone.partition_epoch + 1)
+    partition.lead(moving, serving, lag_max_ms=30_000, now_ms=0)
+    append(partition, told, 1, acks=-1)
+    await until(lambda: 1 in told.outcomes)  # not held up by one that has nothing yet
+    partition.fetched_by(OTHER, 1, 2, 0)
+    both = replace(moving, isr=(LEADER, OTHER), adding=(), partition_epoch=moving.partition_epoch + 1)
+    partition.lead(both, serving, lag_max_ms=30_000, now_ms=0)
+    append(partition, told, 2, acks=-1)
+    await until(lambda: partition.log.end_position.offset == 3)
+
+    assert partition.in_sync == {LEADER, OTHER}
+    assert 2 not in told.outcomes
+    partition.fetched_by(OTHER, 1, 3, 0)
+    assert told.outcomes == {0: 0, 1: 1, 2: 2}
+    files.close()
+
+
+async def test_given_a_topic_that_wants_two_in_sync_when_it_has_one_replica_or_grows_then_one_is_enough(
+    tmp_path: Path,
+) -> None:
+    """Until there are more: what the controller counts as enough must be enough here, and nothing less."""
+    files = Files(2, "test")
+    partition = a_partition(tmp_path / "orders-0", files, flush_messages=NEVER)
+    partition.configure(topic_config({"flush.messages": str(NEVER), "min.insync.replicas": "2"}, BrokerConfig()))
+    told = Told()
+    append(partition, told, 0, acks=-1)
+    await until(lambda: 0 in told.outcomes)
+    state = a_sole_replica(LEADER)
+
+    state = replace(state, replicas=(LEADER, OTHER), adding=(OTHER,), partition_epoch=state.partition_epoch + 1)
+    partition.lead(state, {LEADER: 1}, lag_max_ms=30_000, now_ms=0)
+    append(partition, told, 1, acks=-1)
+    await until(lambda: 1 in told.outcomes)
+    state = replace(state, adding=(), partition_epoch=state.partition_epoch + 1)
+    partition.lead(state, {LEADER: 1}, lag_max_ms=30_000, now_ms=0)
+
+    assert told.outcomes == {0: 0, 1: 1}
+    with pytest.raises(BrokerError, match=r"min\.insync\.replicas=2"):
+        append(partition, told, 2, acks=-1)
+    files.close()

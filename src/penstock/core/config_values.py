@@ -63,9 +63,9 @@ class Key:
     """One row of the table.
 
     `at_least` and `at_most` bound numbers; `choices` are the only texts allowed for a string, or for each element of a
-    list. A key whose default is None may be left without a value, never set to nothing. `in_effect` is False for
-    Kafka's keys that are accepted and shown but change nothing in this version. `kafka_default` is given where our
-    default is another one than Kafka's.
+    list, and `pattern` is what each element matches. A key whose default is None may be left without a value, never set
+    to nothing. `in_effect` is False for Kafka's keys that are accepted and shown but change nothing in this version.
+    `kafka_default` is given where our default is another one than Kafka's.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Key:
     at_least: float | None = None
     at_most: float | None = None
     choices: tuple[str, ...] = ()
+    pattern: str | None = None
     may_be_empty: bool = False
     dynamic: bool = False
     sensitive: bool = False
@@ -105,6 +106,8 @@ class Key:
             return self.may_be_empty
         if len(set(elements)) != len(elements) or not all(elements):
             return False
+        if self.pattern is not None and not all(re.fullmatch(self.pattern, element) for element in elements):
+            return False
         return not self.choices or all(element in self.choices for element in elements)
 
     def bounds(self) -> tuple[float, float]:
@@ -127,6 +130,8 @@ class Key:
             return f"one of {', '.join(self.choices)}" if self.choices else "text"
         if self.type is ConfigType.LIST:
             listed = f"different elements of {', '.join(self.choices)}" if self.choices else "different elements"
+            if self.pattern is not None:
+                listed += f" that match {self.pattern}"
             return f"a list with commas of {listed}" + (", or nothing" if self.may_be_empty else "")
         return f"{_NUMBER_NAMES[self.type]} {self._range()}"
 

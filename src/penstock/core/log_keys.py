@@ -98,6 +98,24 @@ DURABILITY_KEYS = (
         doc="How much a replica asks for at a time in all.",
     ),
     Key(
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        at_least=0,
+        dynamic=True,
+        doc="Bytes a second that replicas in leader.replication.throttled.replicas send, all together. "
+        "Replicas that are in sync do not wait for it.",
+    ),
+    Key(
+        "follower.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        at_least=0,
+        dynamic=True,
+        doc="Bytes a second that replicas in follower.replication.throttled.replicas fetch, all together. "
+        "Replicas that are in sync do not wait for it.",
+    ),
+    Key(
         "unclean.leader.election.enable",
         BOOL,
         False,
@@ -400,6 +418,10 @@ def _later(name: str, type: ConfigType, default: ConfigValue, doc: str, at_least
     return Key(name, type, default, doc, at_least, may_be_empty=True, dynamic=True, in_effect=False, scope=Scope.TOPIC)
 
 
+def _throttled(name: str, doc: str) -> Key:
+    return Key(name, LIST, (), doc, pattern=r"\*|[0-9]+:[0-9]+", may_be_empty=True, dynamic=True, scope=Scope.TOPIC)
+
+
 _TOPIC_KEYS = (
     _topic("cleanup.policy", "log.cleanup.policy"),
     _topic("compression.type", "compression.type"),
@@ -415,9 +437,17 @@ _TOPIC_KEYS = (
         "log.flush.scheduler.interval.ms",
         doc="Records are on disk this long after they were written, at the latest.",
     ),
-    _later("follower.replication.throttled.replicas", LIST, (), "Followers whose replication is throttled."),
+    _throttled(
+        "follower.replication.throttled.replicas",
+        "Replicas, as partition:broker or * for all, that follower.replication.throttled.rate holds up until they are "
+        "in sync.",
+    ),
     _topic("index.interval.bytes", "log.index.interval.bytes"),
-    _later("leader.replication.throttled.replicas", LIST, (), "Leaders whose replication is throttled."),
+    _throttled(
+        "leader.replication.throttled.replicas",
+        "Replicas, as partition:broker or * for all, that send to others that are not in sync no faster than "
+        "leader.replication.throttled.rate while they lead.",
+    ),
     _later(
         "local.retention.bytes", LONG, -2, "Bytes kept on local disk with tiered storage; -2 is retention.bytes.", -2
     ),

@@ -12,6 +12,7 @@ from penstock.handlers import produce as produce_handler
 from penstock.handlers.add_offsets_to_txn import add_offsets_to_txn
 from penstock.handlers.add_partitions_to_txn import add_partitions_to_txn
 from penstock.handlers.alter_configs import alter_configs
+from penstock.handlers.alter_partition_reassignments import alter_partition_reassignments
 from penstock.handlers.api_versions import api_versions
 from penstock.handlers.consumer_group_describe import consumer_group_describe
 from penstock.handlers.consumer_group_heartbeat import consumer_group_heartbeat
@@ -38,6 +39,7 @@ from penstock.handlers.join_group import join_group
 from penstock.handlers.leave_group import leave_group
 from penstock.handlers.list_groups import list_groups
 from penstock.handlers.list_offsets import list_offsets
+from penstock.handlers.list_partition_reassignments import list_partition_reassignments
 from penstock.handlers.list_transactions import list_transactions
 from penstock.handlers.metadata import metadata
 from penstock.handlers.offset_commit import offset_commit
@@ -145,6 +147,8 @@ _ALL = (
     _api(42, delete_groups),
     _api(43, elect_leaders),
     _api(44, incremental_alter_configs),
+    _api(45, alter_partition_reassignments),
+    _api(46, list_partition_reassignments),
     _api(47, offset_delete),
     _api(60, describe_cluster),
     _api(61, describe_producers),

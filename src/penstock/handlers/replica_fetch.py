@@ -104,9 +104,12 @@ class ReplicaFetch:
         )
         self._partitions.append(partition)
         row.high_watermark = partition.high_watermark.offset
+        if self._broker.partitions.holds_up(partition, BrokerId(self._replica.replica_id)):
+            return False
         span = self._span(partition, offset, wanted.partition_max_bytes)
         if span is not None:
             row.records = span
+            self._broker.partitions.sent(partition, span.length)
             self._total += span.length
             self._left = max(0, self._left - span.length)
         return False

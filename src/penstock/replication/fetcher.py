@@ -61,10 +61,14 @@ class Fetcher:
         fetching: Channels,
         talking: Channels,
         shorten: Shorten,
+        holds_up: Callable[[Partition], bool],
+        received: Callable[[Partition, int], None],
         config: Callable[[], BrokerConfig],
         clock: Clock,
     ) -> None:
-        """`address` is where the leader is at present. `fetching` are channels that only fetches go through."""
+        """`address` is where the leader is at present. `fetching` are channels that only fetches go through. What is
+        held up is left out of fetches for a while; `received` hears how much came.
+        """
         self._leader = leader
         self._broker_id = broker_id
         self._session_epoch = session_epoch
@@ -72,6 +76,8 @@ class Fetcher:
         self._fetching = fetching
         self._talking = talking
         self._shorten = shorten
+        self._holds_up = holds_up
+        self._received = received
         self._config = config
         self._clock = clock
         self._followed: dict[Key, Partition] = {}
@@ -141,7 +147,7 @@ class Fetcher:
         for key, partition in self._followed.items():
             follower = partition.follower
             wanted = None if follower is None else follower.next_fetch(now_ms)
-            if wanted is not None:
+            if wanted is not None and not self._holds_up(partition):
                 due[key] = wanted
         return due
 
@@ -242,6 +248,7 @@ class Fetcher:
         if self._followed.get(key) is not partition:
             return
         if records:
+            self._received(partition, len(view))
             self._followed[key] = self._followed.pop(key)
         if key not in self._agreed:
             self._agreed.add(key)

@@ -2,15 +2,18 @@
 
 Topics appear here after their logs are open and disappear before their files go, so whoever finds a partition can use
 it. Changes of the image are carried out one after another, by one task; `caught_up` waits for it.
+
+A partition that is reassigned comes and goes in the same way, alone: its slot among those of its topic is empty when
+it is not here. It may come back before its files are gone, so who opens a log looks whether one has to go first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -28,6 +31,7 @@ from penstock.metadata.image import (
 from penstock.replication.follower import StartAnew, Truncate
 from penstock.replication.partition import Partition
 from penstock.replication.replicas import Replicas
+from penstock.replication.throttle import Throttle
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
@@ -43,6 +47,14 @@ RETRY_S = 1.0
 FLUSH_POLL_S = 0.01
 
 Partitions = list[Partition | None]
+
+
+class Doomed(NamedTuple):
+    """Files that are to go: of a topic that was deleted, or of a partition that is on other brokers now."""
+
+    topic_id: TopicId
+    topic_partition: TopicPartition
+    is_leaving: bool = False
 
 
 class PartitionListener(Protocol):
@@ -80,16 +92,19 @@ class ReplicaManager:
         self._tasks = tasks
         self._clock = clock
         self._replicas = replicas
+        self._throttle = Throttle()
         self._image = EMPTY_IMAGE
         self._serving: Mapping[BrokerId, int] = {}
         self._changes: deque[tuple[ClusterImage, ImageDelta]] = deque()
         self._checkpointing = asyncio.Lock()
-        self._to_delete: list[TopicPartition] = []
+        self._to_delete: list[Doomed] = []
         self._to_open: list[tuple[TopicImage, int]] = []
         self._is_carrying_out = False
         # Topics deleted while changes are being carried out: one of them may be about to be opened.
         self._removed: set[TopicId] = set()
-        self._removed_logs: list[Log] = []
+        # Partitions reassigned to others whose files have yet to go, and how many times.
+        self._leaving: Counter[tuple[TopicId, int]] = Counter()
+        self._removed_partitions: list[Partition] = []
         self._caught_up = asyncio.Event()
         self._caught_up.set()
         self._listeners: list[PartitionListener] = []
@@ -125,6 +140,21 @@ class ReplicaManager:
                 if partition is not None:
                     yield partition
 
+    # Throttled replicas (KIP-73)
+
+    def holds_up(self, partition: Partition, replica: BrokerId) -> bool:
+        """Whether a replica that follows this broker, and is not in sync, has to wait for records."""
+        if not partition.is_throttled_as_leader or replica in partition.in_sync:
+            return False
+        return self._throttle.is_exceeded(self._throttled_rate(), self._clock.monotonic_ms())
+
+    def sent(self, partition: Partition, size: int) -> None:
+        if partition.is_throttled_as_leader:
+            self._throttle.take(size, self._throttled_rate(), self._clock.monotonic_ms())
+
+    def _throttled_rate(self) -> int:
+        return self._config().int("leader.replication.throttled.rate")
+
     # Following the image
 
     async def start(self, image: ClusterImage) -> None:
@@ -140,10 +170,15 @@ class ReplicaManager:
             topic = image.topics.get(topic_partition.topic)
             if topic is None or topic_partition.partition >= len(topic.partitions):
                 return None
-            # Without an id it was made just before a power cut, and is more likely ours than not.
-            return configs[topic.name] if topic_id in (topic.topic_id, None) else None
+            if topic_id is None:
+                # Made just before a power cut, and more likely ours than not.
+                is_ours = self._broker_id in topic.partitions[topic_partition.partition].replicas
+            else:
+                is_ours = topic_id == topic.topic_id
+            return configs[topic.name] if is_ours else None
 
         logs = await self._files.run(self._data.load, claim, self._clock.now_ms())
+        await self._remove_unassigned(logs)
         await self._open(
             [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))], logs
         )
@@ -152,6 +187,21 @@ class ReplicaManager:
         for path in await self._files.run(self._data.deleted):
             self._tasks.spawn(self._remove_files(path), name="remove-deleted")
         self._tasks.spawn(self._carry_out(), name="follow-image")
+
+    async def _remove_unassigned(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Reassigned while this broker was away, or before it came to remove them: others hold all of it."""
+        unassigned = [each for each in (*logs, *self._data.failed) if not self._is_assigned(each)]
+        if not unassigned:
+            return
+        log.info("partitions are on other brokers now: removed", extra={"partitions": [str(tp) for tp in unassigned]})
+        for topic_partition in unassigned:
+            if topic_partition in logs:
+                logs[topic_partition].delete()
+        await self._files.run(self._data.set_deleted, unassigned)
+
+    def _is_assigned(self, topic_partition: TopicPartition) -> bool:
+        image = self._image.partition(topic_partition)
+        return image is not None and self._broker_id in image.replicas
 
     def follow(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """What is only a decision happens at once; what needs the disk, in the order of the images."""
@@ -182,11 +232,14 @@ class ReplicaManager:
             if self._changes:
                 image, delta = self._changes.popleft()
                 self._to_delete += [
-                    TopicPartition(topic.name, index)
+                    Doomed(topic.topic_id, TopicPartition(topic.name, index))
                     for topic in delta.topics_deleted
                     for index in range(len(topic.partitions))
                 ]
-                self._to_open += _added(image, delta)
+                for change in delta.partitions_changed:
+                    if self._leaves(change):
+                        self._to_delete.append(Doomed(change.topic_id, change.topic_partition, is_leaving=True))
+                self._to_open += self._added(image, delta)
             try:
                 await self._delete_files()
                 await self._open_next()
@@ -202,7 +255,7 @@ class ReplicaManager:
     async def _open_next(self) -> None:
         while self._to_open:
             topic, index = self._to_open[0]
-            if topic.topic_id not in self._removed:
+            if self._is_wanted(topic, index):
                 await self._open([(topic, index)], {})
             self._to_open.pop(0)
 
@@ -223,10 +276,17 @@ class ReplicaManager:
                 opened = await self._files.run(
                     self._data.create, topic_partition, topic.topic_id, LogConfig.of(config), self._clock.now_ms()
                 )
-            if topic.topic_id in self._removed:
+            if not self._is_wanted(topic, index):
                 opened.delete()  # meanwhile; its files go with the change that is next in line
                 continue
             self._add(topic, index, opened, config)
+
+    def _is_wanted(self, topic: TopicImage, index: int) -> bool:
+        """Whether its log may be opened, as far as the image has come: not while one of that name has yet to go."""
+        if topic.topic_id in self._removed or self._leaving[topic.topic_id, index]:
+            return False
+        current = self._image.topics_by_id.get(topic.topic_id, topic)
+        return self._broker_id in current.partitions[index].replicas
 
     def _has(self, topic_id: TopicId, index: int) -> bool:
         partitions = self.by_id.get(topic_id, [])
@@ -237,15 +297,22 @@ class ReplicaManager:
         if not self._to_delete:
             return
         # Flushes and compaction write by name, and the name may soon be another log's.
-        removed, self._removed_logs = self._removed_logs, []
-        while any(self._flusher.is_busy(each) or each.cleaning.is_busy for each in removed):  # noqa: ASYNC110 - no news
+        removed, self._removed_partitions = self._removed_partitions, []
+        while any(self._is_busy(each) for each in removed):  # noqa: ASYNC110 - no news of that
             await asyncio.sleep(FLUSH_POLL_S)
         gone = list(self._to_delete)
         async with self._checkpointing:
-            paths = await self._files.run(self._data.set_deleted, gone)
+            paths = await self._files.run(self._data.set_deleted, [each.topic_partition for each in gone])
         del self._to_delete[: len(gone)]
+        for doomed in gone:
+            if doomed.is_leaving:
+                self._leaving[doomed.topic_id, doomed.topic_partition.partition] -= 1
+        self._leaving += Counter()  # without the zeros
         for path in paths:
             self._tasks.spawn(self._remove_files(path), name="remove-deleted")
+
+    def _is_busy(self, partition: Partition) -> bool:
+        return self._flusher.is_busy(partition.log) or partition.log.cleaning.is_busy or partition.is_shortening
 
     async def _remove_files(self, path: str) -> None:
         """Tried for as long as it takes: nobody else would before the next start."""
@@ -304,11 +371,24 @@ class ReplicaManager:
 
     def _change(self, change: PartitionChange) -> None:
         """Of a partition that is there; one that is about to be added looks at the image itself."""
-        partitions = self.by_id.get(change.topic_id, ())
+        partitions = self.by_id.get(change.topic_id, [])
         index = change.topic_partition.partition
         partition = partitions[index] if index < len(partitions) else None
-        if partition is not None:
+        if self._leaves(change):
+            self._leaving[change.topic_id, index] += 1
+            if partition is not None:
+                partitions[index] = None
+                log.info("partition is on other brokers now", extra={"partition": str(change.topic_partition)})
+                gone = f"{change.topic_partition} is on other brokers now"
+                self._retire(partition, BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, gone))
+        elif partition is not None:
             self._take_role(partition, change.after)
+
+    def _leaves(self, change: PartitionChange) -> bool:
+        before = change.before
+        return (
+            before is not None and self._broker_id in before.replicas and self._broker_id not in change.after.replicas
+        )
 
     def _committed_offset(self, topic: TopicImage, index: int) -> int | None:
         """As the last checkpoint has it. Where there are other replicas, only they together know more."""
@@ -377,8 +457,13 @@ class ReplicaManager:
         follower.shortened()
         partition.followed()
         topic = self._image.topics_by_id.get(partition.topic_id)
-        if topic is not None:
+        if topic is not None and self._is_here(partition):
             self._take_role(partition, topic.partitions[partition.topic_partition.partition])
+
+    def _is_here(self, partition: Partition) -> bool:
+        """Whether it was not reassigned meanwhile."""
+        partitions, index = self.by_id.get(partition.topic_id, []), partition.topic_partition.partition
+        return index < len(partitions) and partitions[index] is partition
 
     def _take_roles(self, image: ClusterImage) -> None:
         """Brokers have come or gone, this one perhaps among them."""
@@ -405,13 +490,26 @@ class ReplicaManager:
         gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
         for partition in partitions:
             if partition is not None:
-                if partition.is_led:
-                    self._tell(partition, began=False)
-                if self._replicas is not None:
-                    self._replicas.forget(partition)
-                partition.fail(gone)
-                partition.log.delete()
-                self._removed_logs.append(partition.log)
+                self._retire(partition, gone)
+
+    def _retire(self, partition: Partition, error: BrokerError) -> None:
+        """It is not found any more, and whoever has it is told. Its files go a little later."""
+        if partition.is_led:
+            self._tell(partition, began=False)
+        if self._replicas is not None:
+            self._replicas.forget(partition)
+        partition.fail(error)
+        partition.log.delete()
+        self._removed_partitions.append(partition)
+
+    def _added(self, image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
+        added = []
+        for change in delta.partitions_changed:
+            topic = image.topics.get(change.topic_partition.topic)
+            is_new = change.before is None or self._broker_id not in change.before.replicas
+            if is_new and topic is not None and topic.topic_id == change.topic_id:
+                added.append((topic, change.topic_partition.partition))
+        return added
 
     def _topic_config(self, topic: TopicImage) -> TopicConfig:
         return topic_config(topic.configs, self._config())
@@ -421,15 +519,6 @@ class ReplicaManager:
         for partition in self.by_id.get(topic.topic_id, ()):
             if partition is not None:
                 partition.configure(config)
-
-
-def _added(image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
-    added = []
-    for change in delta.partitions_changed:
-        topic = image.topics.get(change.topic_partition.topic)
-        if change.before is None and topic is not None and topic.topic_id == change.topic_id:
-            added.append((topic, change.topic_partition.partition))
-    return added
 
 
 def pick(partitions: Partitions, index: int) -> Partition:

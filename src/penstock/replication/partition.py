@@ -29,6 +29,7 @@ from penstock.replication.appends import ACKS_ALL, Append, Appender, Unacknowled
 from penstock.replication.follower import Follower, FollowerState
 from penstock.replication.isr import Isr, Proposal
 from penstock.replication.readable_partition import ReadablePartition, not_leading
+from penstock.replication.throttle import is_listed
 from penstock.replication.verification import Verification
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -63,6 +64,7 @@ class Partition(ReadablePartition):
         "_is_plain",
         "_isr",
         "_replication",
+        "_replication_factor",
         "_staged",
         "_staged_bytes",
         "_staged_records",
@@ -74,6 +76,8 @@ class Partition(ReadablePartition):
         "broker_id",
         "config",
         "is_internal",
+        "is_throttled_as_follower",
+        "is_throttled_as_leader",
         "limits",
         "metrics",
         "topic_id",
@@ -109,6 +113,7 @@ class Partition(ReadablePartition):
         self._isr = Isr((broker_id,), self.high_watermark.offset, leader=broker_id)
         self._replication = replication
         self._has_replicas = False
+        self._replication_factor = 1
         # Where recent writes ended, while there are replicas: the high watermark will come to most of these places.
         self._written: deque[LogPosition] = deque(maxlen=WRITES_REMEMBERED)
         self.broker_id = broker_id
@@ -130,22 +135,30 @@ class Partition(ReadablePartition):
         self.log.config = LogConfig.of(config)
         self._is_plain = self.limits.is_plain and not self.is_internal
         self._stamps = config.is_log_append_time
-        self._isr.min_isr = config.min_insync_replicas
+        self._isr.min_isr = self.min_isr
+        partition = self.topic_partition.partition
+        self.is_throttled_as_leader = is_listed(config.leader_replication_throttled_replicas, partition, self.broker_id)
+        self.is_throttled_as_follower = is_listed(
+            config.follower_replication_throttled_replicas, partition, self.broker_id
+        )
+
+    @property
+    def min_isr(self) -> int:
+        """How many must be in sync to commit: never more than there are to be replicas. The controller counts alike."""
+        return min(self.config.min_insync_replicas, self._replication_factor)
 
     # Leading
 
     def lead(self, state: PartitionImage, serving: Mapping[BrokerId, int], lag_max_ms: int, now_ms: int) -> None:
         """This broker leads from now on, or goes on to lead in a later epoch or with other in-sync replicas."""
+        self._replication_factor = state.replication_factor
+        self._has_replicas = len(state.replicas) > 1
         if self.is_led and state.leader_epoch == self.leader_epoch:
-            self._isr.serving = serving
-            rose = self._isr.committed(state.isr, state.partition_epoch, self.log.end_position.offset, now_ms)
-            self._recounted(rose)
-            self._fail_what_has_too_few()
+            self._lead_on(state, serving, now_ms)
             return
         self.follower = None
         self.leader_epoch = state.leader_epoch
         self._written.clear()
-        self._has_replicas = len(state.replicas) > 1
         if not self._has_replicas:
             self.high_watermark = self._held_position()
         self._isr = Isr(
@@ -155,7 +168,7 @@ class Partition(ReadablePartition):
             replicas=state.replicas,
             partition_epoch=state.partition_epoch,
             start_offset=self.log.log_end_offset,
-            min_isr=self.config.min_insync_replicas,
+            min_isr=self.min_isr,
             lag_max_ms=lag_max_ms,
             serving=serving,
             now_ms=now_ms,
@@ -163,6 +176,18 @@ class Partition(ReadablePartition):
         self.refusal = self.offline
         if self.refusal is None:
             self._held_here(self._held_position())
+
+    def _lead_on(self, state: PartitionImage, serving: Mapping[BrokerId, int], now_ms: int) -> None:
+        """In the same epoch. Replicas may have been added; with one that goes, another epoch begins."""
+        isr, end_offset = self._isr, self.log.end_position.offset
+        isr.serving = serving
+        isr.min_isr = self.min_isr
+        # First who is in sync: whoever is that has been a replica before.
+        rose = isr.committed(state.isr, state.partition_epoch, end_offset, now_ms)
+        if isr.replicas != frozenset(state.replicas):
+            rose |= isr.replicas_changed(state.replicas, end_offset, now_ms)
+        self._recounted(rose)
+        self._fail_what_has_too_few()
 
     def stop_leading(self, leader_epoch: int) -> None:
         """Somebody else leads, or nobody. What is not committed yet may or may not be, in the end."""
@@ -196,14 +221,14 @@ class Partition(ReadablePartition):
 
     def _fail_what_has_too_few(self) -> None:
         """Appended, and not to be committed before more replicas are in sync: better told now than at the timeout."""
-        if len(self._isr.members) >= self.config.min_insync_replicas:
+        if len(self._isr.members) >= self.min_isr:
             return
         self._unacknowledged.fail(
             BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{self.topic_partition}: {self._too_few()}")
         )
 
     def _too_few(self) -> str:
-        return f"{len(self._isr.members)} in sync, min.insync.replicas={self.config.min_insync_replicas}"
+        return f"{len(self._isr.members)} in sync, min.insync.replicas={self.min_isr}"
 
     @property
     def is_shortening(self) -> bool:
@@ -335,7 +360,7 @@ class Partition(ReadablePartition):
         if self.refusal is not None:
             raise self.refusal
         if acks == ACKS_ALL:
-            if len(self._isr.members) < self.config.min_insync_replicas:
+            if len(self._isr.members) < self.min_isr:
                 raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
         elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
             # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.

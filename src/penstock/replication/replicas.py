@@ -20,6 +20,7 @@ from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import StartAnew, Truncate
 from penstock.replication.isr import Proposal
 from penstock.replication.partition import Partition
+from penstock.replication.throttle import Throttle
 from penstock.runtime.clock import Clock
 from penstock.runtime.tasks import TaskGroup
 
@@ -66,6 +67,7 @@ class Replicas:
         self._followed: dict[Partition, BrokerId] = {}
         self._wanted: list[WantedIsr] = []
         self._is_asking = False
+        self._throttle = Throttle()
 
     # Following
 
@@ -95,12 +97,31 @@ class Replicas:
             fetching=self._fetching,
             talking=self._talking,
             shorten=shorten,
+            holds_up=self._holds_up,
+            received=self._received,
             config=self._config,
             clock=self._clock,
         )
         self._tasks.spawn(fetcher.fetch(), name=f"fetch-from-{leader}")
         self._tasks.spawn(fetcher.report(), name=f"report-to-{leader}")
         return fetcher
+
+    def _holds_up(self, partition: Partition) -> bool:
+        """Whether a replica has to wait before it catches up further (KIP-73)."""
+        if not partition.is_throttled_as_follower or self._is_in_sync(partition):
+            return False
+        return self._throttle.is_exceeded(self._throttled_rate(), self._clock.monotonic_ms())
+
+    def _received(self, partition: Partition, size: int) -> None:
+        if partition.is_throttled_as_follower:
+            self._throttle.take(size, self._throttled_rate(), self._clock.monotonic_ms())
+
+    def _throttled_rate(self) -> int:
+        return self._config().int("follower.replication.throttled.rate")
+
+    def _is_in_sync(self, partition: Partition) -> bool:
+        topic = self._image().topics_by_id.get(partition.topic_id)
+        return topic is not None and self._broker_id in topic.partitions[partition.topic_partition.partition].isr
 
     def flushed(self, partition: Partition) -> None:
         leader = self._followed.get(partition)
