@@ -27,6 +27,7 @@ from penstock.protocol.messages.topics import (
     CreateTopicsResponse,
 )
 from tests.testkit import Broker, Cluster, RawClient, eventually
+from tests.testkit.asking import a_batch, fetch, produce, values_of
 
 GROUPS, TRANSACTIONS = 0, 1
 OFFSETS_TOPIC, STATE_TOPIC = "__consumer_offsets", "__transaction_state"
@@ -38,6 +39,7 @@ SMALL_INTERNAL_TOPICS: dict[str, Any] = {
 }
 
 State = MetadataResponsePartition
+_PRODUCER_IDS = itertools.count(1 << 41)
 
 
 def a_cluster(directory: Path, *, of_the_third: Mapping[str, Any] | None = None, **settings: Any) -> Cluster:
@@ -77,6 +79,33 @@ def leader_of(cluster: Cluster, topic: str, partition: int = 0) -> int:
         return leader if leader > 0 and cluster[leader].is_running else None
 
     return eventually(found, 20, f"nobody leads {topic}-{partition}")
+
+
+def write_to_leader(cluster: Cluster, topic: str, *values: bytes) -> None:
+    """To whoever leads its first partition, until it takes it; idempotent, since a leader may append and go."""
+    batch = a_batch(*values, producer_id=next(_PRODUCER_IDS), producer_epoch=0, base_sequence=0)
+
+    def is_written() -> bool:
+        with RawClient(cluster[leader_of(cluster, topic)].address) as client:
+            return produce(client, topic, batch).error_code == 0
+
+    eventually(is_written, 60, "nobody took the records")
+
+
+def until_readable(cluster: Cluster, topic: str, expected: Sequence[bytes]) -> None:
+    """That and nothing else is in its first partition. A new leader may take a moment to know what is committed."""
+    values: list[bytes | None] = []
+
+    def is_read() -> bool:
+        with RawClient(cluster[leader_of(cluster, topic)].address) as client:
+            while (data := fetch(client, topic, len(values))).error_code == 0:
+                if not (some := values_of(data)):
+                    return len(values) >= len(expected)
+                values.extend(some)
+        return False
+
+    eventually(is_read, 60, f"not all of {topic} can be read")
+    assert values == list(expected)
 
 
 def coordinator_of(cluster: Cluster, kind: int, name: str) -> int:

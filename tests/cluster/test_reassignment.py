@@ -29,9 +29,8 @@ from penstock.protocol.messages.reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopic,
 )
-from tests.cluster.finding import create_topic_over, leader_of, states_of
+from tests.cluster.finding import create_topic_over, leader_of, states_of, until_readable, write_to_leader
 from tests.testkit import Cluster, RawClient, eventually
-from tests.testkit.asking import a_batch, fetch, produce, values_of
 
 pytestmark = pytest.mark.xdist_group("reassignment")
 
@@ -78,32 +77,18 @@ def state_of(cluster: Cluster, topic: str) -> MetadataResponsePartition:
     return states_of(cluster, topic)[0]
 
 
-def has_moved(cluster: Cluster, topic: str, replicas: Sequence[int]) -> bool:
-    state = state_of(cluster, topic)
-    return state.replica_nodes == list(replicas) and sorted(state.isr_nodes) == sorted(replicas)
-
-
 def until_moved(cluster: Cluster, topic: str, *replicas: int) -> None:
-    eventually(lambda: has_moved(cluster, topic, replicas), DEADLINE_S, f"{topic} is not on {replicas}")
-    assert moving(cluster, topic) is None
+    def has_moved() -> bool:
+        state = state_of(cluster, topic)
+        is_there = state.replica_nodes == list(replicas) and sorted(state.isr_nodes) == sorted(replicas)
+        return is_there and moving(cluster, topic) is None
+
+    eventually(has_moved, DEADLINE_S, f"{topic} is not on {replicas}")
 
 
 def holders(cluster: Cluster, topic: str) -> set[int]:
     """Who has files of it, set aside or not."""
     return {number for number, broker in enumerate(cluster, 1) if any(broker.data.glob(f"{topic}-0*"))}
-
-
-def write(cluster: Cluster, topic: str, *values: bytes) -> None:
-    with RawClient(cluster[leader_of(cluster, topic)].address) as client:
-        assert produce(client, topic, a_batch(*values)).error_code == 0
-
-
-def read(cluster: Cluster, topic: str, max_bytes: int = 64 << 20) -> list[bytes | None]:
-    values: list[bytes | None] = []
-    with RawClient(cluster[leader_of(cluster, topic)].address) as client:
-        while some := values_of(fetch(client, topic, len(values), max_bytes=max_bytes)):
-            values += some
-    return values
 
 
 class Writing:
@@ -155,7 +140,8 @@ def writing(cluster: Cluster, topic: str) -> Iterator[Writing]:
     finally:
         writer.stop()
     assert writer.failures == []
-    assert read(cluster, topic) == writer.acknowledged == writer.sent
+    assert writer.acknowledged == writer.sent
+    until_readable(cluster, topic, writer.sent)
 
 
 def test_given_a_partition_that_is_written_to_when_it_moves_leader_and_all_then_nothing_is_lost_or_left_behind(
@@ -195,13 +181,13 @@ def test_given_a_broker_that_is_not_there_when_the_move_is_given_up_then_all_is_
     cluster: Cluster, topic_name: str
 ) -> None:
     create_topic_over(cluster, topic_name, (1, 2))
-    write(cluster, topic_name, b"before")
+    write_to_leader(cluster, topic_name, b"before")
     cluster[3].kill()
 
     assert reassign(cluster, topic_name, (3, 2)).error_code == 0
     under_way = moving(cluster, topic_name)
     elsewhere = eventually(lambda: moving(cluster, topic_name, at=2))
-    write(cluster, topic_name, b"meanwhile")
+    write_to_leader(cluster, topic_name, b"meanwhile")
     assert reassign(cluster, topic_name, None).error_code == 0
 
     assert under_way is not None
@@ -209,7 +195,7 @@ def test_given_a_broker_that_is_not_there_when_the_move_is_given_up_then_all_is_
     assert (under_way.replicas, under_way.adding_replicas, under_way.removing_replicas) == ([3, 2, 1], [3], [1])
     assert moving(cluster, topic_name) is None
     assert set(state_of(cluster, topic_name).replica_nodes) == {1, 2}
-    assert read(cluster, topic_name) == [b"before", b"meanwhile"]
+    until_readable(cluster, topic_name, [b"before", b"meanwhile"])
     cluster[3].restart(same_port=True)
     assert holders(cluster, topic_name) == {1, 2}
 
@@ -234,7 +220,7 @@ def test_given_a_broker_that_was_away_when_its_partition_moved_then_it_removes_i
     cluster: Cluster, topic_name: str
 ) -> None:
     create_topic_over(cluster, topic_name, (4, 2))
-    write(cluster, topic_name, b"before")
+    write_to_leader(cluster, topic_name, b"before")
     cluster[4].kill()
     eventually(lambda: state_of(cluster, topic_name).isr_nodes == [2], DEADLINE_S)
     assert reassign(cluster, topic_name, (2, 3)).error_code == 0
@@ -245,7 +231,7 @@ def test_given_a_broker_that_was_away_when_its_partition_moved_then_it_removes_i
 
     eventually(lambda: holders(cluster, topic_name) == {2, 3}, DEADLINE_S)
     assert "on other brokers now" in cluster[4].log_tail()
-    assert read(cluster, topic_name) == [b"before"]
+    until_readable(cluster, topic_name, [b"before"])
 
 
 def test_given_what_cannot_be_done_then_it_is_refused_and_nothing_changes(cluster: Cluster, topic_name: str) -> None:
@@ -268,9 +254,12 @@ def test_given_what_cannot_be_done_then_it_is_refused_and_nothing_changes(cluste
     assert moving(cluster, "nowhere") is None
 
 
-def test_given_no_time_at_all_then_the_request_has_timed_out(cluster: Cluster) -> None:
+def test_given_no_time_at_all_then_the_request_has_timed_out(cluster: Cluster, topic_name: str) -> None:
+    create_topic_over(cluster, topic_name, (1, 2))
+    partition = ReassignablePartition(partition_index=0, replicas=[1])
+    topic = ReassignableTopic(name=topic_name, partitions=[partition])
     with RawClient(cluster[2].address) as client:
-        request = AlterPartitionReassignmentsRequest(timeout_ms=0)
+        request = AlterPartitionReassignmentsRequest(timeout_ms=0, topics=[topic])
         answer = client.exchange(request, 0, AlterPartitionReassignmentsResponse)
 
     assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -297,13 +286,13 @@ def test_given_a_throttle_when_replicas_are_named_then_only_those_that_are_not_i
     create_topic_over(cluster, slow, (1, 2), **{f"{side}.replication.throttled.replicas": throttled})
     create_topic_over(cluster, fast, (1, 2))
     for topic in (slow, fast):
-        write(cluster, topic, b"before")
+        write_to_leader(cluster, topic, b"before")
 
     assert reassign(cluster, slow, (1, 2, 3)).error_code == 0
     assert reassign(cluster, fast, (1, 2, 3)).error_code == 0
     until_moved(cluster, fast, 1, 2, 3)
 
-    write(cluster, slow, b"meanwhile")  # which is acknowledged by both that are in sync
+    write_to_leader(cluster, slow, b"meanwhile")  # which is acknowledged by both that are in sync
     waiting = moving(cluster, slow)
     assert waiting is not None
     assert waiting.adding_replicas == [3]
@@ -311,4 +300,4 @@ def test_given_a_throttle_when_replicas_are_named_then_only_those_that_are_not_i
     assert (cluster[3].data / f"{slow}-0" / f"{0:020}.log").stat().st_size == 0
     configure(cluster, ResourceType.BROKER, "", rate, None)
     until_moved(cluster, slow, 1, 2, 3)
-    assert read(cluster, slow) == [b"before", b"meanwhile"]
+    until_readable(cluster, slow, [b"before", b"meanwhile"])
