@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from penstock.controller.commands import (
     AlterConfigs,
@@ -23,8 +23,16 @@ from penstock.core.config import Assignment, BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
 from penstock.metadata.image import EMPTY_IMAGE, ClusterImage, PartitionImage, TopicImage
-from penstock.metadata.records import SessionState, session_key
-from penstock.metadata.store import Change, Changes, Conflict, Entry, LeaseId, Transaction
+from penstock.metadata.records import (
+    FEATURES_KEY,
+    SUPPORTED_FEATURES,
+    FeaturesRecord,
+    SessionState,
+    VersionedRecord,
+    encode,
+    session_key,
+)
+from penstock.metadata.store import Change, Changes, Conflict, Entry, LeaseId, Put, Transaction
 
 Reply = TypeVar("Reply")
 
@@ -68,6 +76,18 @@ class ACluster:
     def broker_dies(self, broker_id: BrokerId) -> None:
         """Its lease has run out."""
         self._commit(Transaction(deletes=(session_key(broker_id),)))
+
+    def with_features(self, **levels: int) -> Self:
+        """As if it had been initialized: the newest ones, and these."""
+        newest = {name: highest for name, (_, highest) in SUPPORTED_FEATURES.items()}
+        self.write(
+            FEATURES_KEY, FeaturesRecord(levels=newest | {each.replace("_", "."): n for each, n in levels.items()})
+        )
+        return self
+
+    def write(self, key: str, record: VersionedRecord) -> None:
+        """Whatever stands there."""
+        self._commit(Transaction(puts=(Put(key, encode(record)),)))
 
     def _commit(self, transaction: Transaction) -> None:
         if self.stop_after is not None and self.transactions >= self.stop_after:

@@ -107,7 +107,7 @@ def test_given_a_store_of_a_cluster_when_initialized_again_then_it_stays_that_cl
     assert cluster.ask(InitializeCluster("other")) == "mine"
 
     assert cluster.image.cluster_id == "mine"
-    assert cluster.image.features == {"penstock.version": 1, "transaction.version": 2}
+    assert cluster.image.features == {"penstock.version": 2, "transaction.version": 2}
 
 
 def test_given_a_store_when_initialized_then_it_has_a_key_that_stays_and_that_no_other_cluster_has() -> None:

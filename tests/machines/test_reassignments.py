@@ -30,7 +30,7 @@ ORDERS = TopicPartition("orders", 0)
 
 def a_cluster(*replicas: BrokerId, min_isr: int = 1, **configs: str) -> ACluster:
     """orders-0 on these of five brokers, led by the first."""
-    cluster = ACluster(*ALL)
+    cluster = ACluster(*ALL).with_features()
     overrides = {"min.insync.replicas": str(min_isr)} | {name.replace("_", "."): v for name, v in configs.items()}
     cluster.create("orders", -1, -1, assignments=((0, replicas),), configs=tuple(overrides.items()))
     return cluster

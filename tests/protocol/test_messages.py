@@ -86,6 +86,7 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "CreatePartitions": (0, 3),
     "DeleteGroups": (0, 2),
     "ElectLeaders": (0, 2),
+    "UpdateFeatures": (0, 2),
     "IncrementalAlterConfigs": (0, 1),
     "AlterPartitionReassignments": (0, 1),
     "ListPartitionReassignments": (0, 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from penstock.core.errors import BrokerError
 from penstock.core.ids import BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition
@@ -237,6 +237,25 @@ class AlterPartition(Command[tuple[AcceptedIsr, ...]]):
     broker_id: BrokerId
     broker_epoch: int
     partitions: tuple[ProposedIsr, ...]
+
+
+class FeatureUpdate(NamedTuple):
+    feature: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureResult:
+    feature: str
+    error: BrokerError | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFeatures(Command[tuple[FeatureResult, ...]]):
+    """Finalize these versions, all of them or none."""
+
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from penstock.controller.commands import (
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
+    UpdateFeatures,
 )
 from penstock.controller.service import ControllerService
 from penstock.core.errors import BrokerError, ErrorCode, error_code_of
@@ -60,6 +61,8 @@ FORWARDED: dict[type[Command[Any]], bool] = {
     AlterConfigs: False,
     # Would undo what somebody else has begun meanwhile; and of a cancelled one the second finds nothing.
     AlterReassignments: False,
+    # The same versions again change nothing.
+    UpdateFeatures: True,
 }
 # A broker's own deeds when it starts or takes over, decided by its own service.
 KEPT_HERE: frozenset[type[Command[Any]]] = frozenset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from penstock.controller import brokers, configs, elections, reassignments, topics
+from penstock.controller import brokers, configs, elections, features, reassignments, topics
 from penstock.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
@@ -24,6 +24,7 @@ from penstock.controller.commands import (
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
+    UpdateFeatures,
 )
 from penstock.controller.decision import Decision
 from penstock.core.config import BrokerConfig
@@ -59,6 +60,8 @@ def _decide(command: object, image: ClusterImage, config: BrokerConfig, seed: by
             return brokers.allocate_producer_ids(image)
         case ElectLeaders():
             return elections.elect_leaders(command, image, config)
+        case UpdateFeatures():
+            return features.update_features(command, image)
         case Reconcile():
             return elections.reconcile(image, config)
         case ClaimController():

@@ -16,6 +16,7 @@ from dataclasses import replace
 from penstock.controller.commands import AlterReassignments, Reassignment, ReassignmentResult
 from penstock.controller.decision import Decision, Writes
 from penstock.controller.elections import Brokers, TopicRules, changed, completed, held, still_eligible, topic_rules
+from penstock.controller.features import check_reassignments
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
@@ -26,6 +27,7 @@ from penstock.metadata.records import partition_key
 def alter_reassignments(
     command: AlterReassignments, image: ClusterImage, config: BrokerConfig
 ) -> Decision[tuple[ReassignmentResult, ...]]:
+    check_reassignments(image)
     asked = Counter(wanted.topic_partition for wanted in command.reassignments)
     brokers = Brokers.of(image)
     writes = Writes()

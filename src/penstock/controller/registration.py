@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.controller.features import check_release
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId
 from penstock.metadata import records
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.records import (
+    FEATURES_KEY,
     BrokerRecord,
     Endpoint,
     SessionRecord,
@@ -72,6 +74,7 @@ def begin_session(
     """
     broker_id = registration.broker_id
     check_owner(broker_id, registration.directory_id, image)
+    check_release(image)
     epoch = image.revision
     record = BrokerRecord(
         broker_id=broker_id,
@@ -81,11 +84,13 @@ def begin_session(
         rack=registration.rack,
         directory_id=registration.directory_id,
         internal=registration.internal,
+        features=records.SUPPORTED_FEATURES,
     )
     session = SessionRecord(broker_id=broker_id, epoch=epoch, state=state, directory_id=registration.directory_id)
     keys = (broker_key(broker_id), session_key(broker_id))
     transaction = Transaction(
-        expected=tuple(Expect(key, image.mod_revisions.get(key, 0)) for key in keys),
+        # Features too: what this release does not know must not be finalized at this very moment.
+        expected=tuple(Expect(key, image.mod_revisions.get(key, 0)) for key in (*keys, FEATURES_KEY)),
         puts=(Put(keys[0], records.encode(record)), Put(keys[1], records.encode(session), lease_id)),
     )
     return transaction, epoch

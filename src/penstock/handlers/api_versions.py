@@ -13,7 +13,14 @@ from collections.abc import Mapping
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.handlers.context import ApiVersionRange, Broker, RequestContext
-from penstock.protocol.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
+from penstock.metadata.records import SUPPORTED_FEATURES
+from penstock.protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -29,6 +36,11 @@ async def api_versions(request: ApiVersionsRequest, context: RequestContext, bro
     image = broker.image
     return ApiVersionsResponse(
         api_keys=_ranges(broker.apis),
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+            for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
+            if lowest > 0 or context.api_version >= 4
+        ],
         finalized_features_epoch=image.revision,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

@@ -19,7 +19,12 @@ from penstock.core.ids import BrokerId, TopicId, topic_id_from_text, topic_id_to
 
 # The features this release knows, with the versions it can run with (lowest, highest). A cluster's finalized version
 # gates what its brokers may write, so that they can be upgraded one by one.
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {"penstock.version": (1, 1), "transaction.version": (0, 2)}
+#
+# penstock.version 2: partitions can be on their way to other brokers
+FeatureVersions = dict[str, tuple[int, int]]
+SUPPORTED_FEATURES: FeatureVersions = {"penstock.version": (1, 2), "transaction.version": (0, 2)}
+# Of brokers that do not say what they know.
+FIRST_FEATURES: FeatureVersions = {"penstock.version": (1, 1), "transaction.version": (0, 2)}
 
 
 class InvalidMetadata(Exception):
@@ -80,6 +85,8 @@ class BrokerRecord(VersionedRecord, frozen=True, kw_only=True):
     rack: str | None = None
     directory_id: str = ""
     internal: Endpoint | None = None
+    # The features that its release knows; none for one of the first release.
+    features: FeatureVersions = {}
 
     def listener(self, name: str) -> Endpoint | None:
         return next((listener for listener in self.listeners if listener.name == name), None)

@@ -10,6 +10,7 @@ import os
 
 from penstock.controller.brokers import initialize_cluster
 from penstock.controller.commands import InitializeCluster
+from penstock.controller.features import check_release
 from penstock.controller.registration import check_owner, free_broker_id, reserve_broker_id
 from penstock.controller.service import SEED_BYTES
 from penstock.core.config import BrokerConfig
@@ -24,8 +25,9 @@ from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
 async def join_cluster(
     config: BrokerConfig, data: DataDirectory, store: MetadataStore, follower: Follower, files: Files
 ) -> MetaProperties:
-    """Raises DirectoryRefused when the directory belongs elsewhere."""
+    """Raises DirectoryRefused when the directory belongs elsewhere, BrokerError when this release is not for it."""
     cluster_id = await _cluster_id(data, store, follower)
+    check_release(follower.image)
     node_id = config.optional_int("node.id")
     if node_id is None:
         node_id = await _assigned_id(data.new_directory_id, store, follower) if data.meta is None else data.meta.node_id
