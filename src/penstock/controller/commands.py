@@ -285,5 +285,30 @@ class ClaimController(Command[int]):
 
 
 @dataclass(frozen=True, slots=True)
+class Heal(Command[tuple[TopicPartition, ...]]):
+    """Make anew elsewhere what these brokers held, those of them that are not there; the reply names what moves."""
+
+    broker_ids: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrownTopic:
+    name: str
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrowInternalTopics(Command[tuple[GrownTopic, ...]]):
+    """Give the coordinators' topics as many replicas as they should have; the reply names those that get more."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker(Command[BrokerId]):
+    """Forget a broker that has been taken out of the cluster; the reply is its id, which is free now."""
+
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveUnclaimedPartitions(Command[int]):
     """Delete what an interrupted creation or deletion of a topic left behind; the reply counts partitions."""

@@ -92,10 +92,15 @@ def check_release(image: ClusterImage) -> None:
             )
 
 
+def can_reassign(image: ClusterImage) -> bool:
+    """Not while a broker of the first release could be in the cluster."""
+    return image.features.get(PENSTOCK_VERSION, 0) >= REASSIGNMENTS_SINCE
+
+
 def check_reassignments(image: ClusterImage) -> None:
-    """Raises UNSUPPORTED_VERSION while a broker of the first release could be in the cluster."""
-    level = image.features.get(PENSTOCK_VERSION, 0)
-    if level < REASSIGNMENTS_SINCE:
+    """Raises UNSUPPORTED_VERSION when partitions cannot be moved yet."""
+    if not can_reassign(image):
+        level = image.features.get(PENSTOCK_VERSION, 0)
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"{PENSTOCK_VERSION} is {level}, and partitions can be moved from {REASSIGNMENTS_SINCE} on: "

@@ -26,10 +26,13 @@ from penstock.controller.commands import (
     CreateTopics,
     DeleteTopics,
     ElectLeaders,
+    GrowInternalTopics,
+    Heal,
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
     UpdateFeatures,
+    UnregisterBroker,
 )
 from penstock.controller.service import ControllerService
 from penstock.core.errors import BrokerError, ErrorCode, error_code_of
@@ -59,14 +62,16 @@ FORWARDED: dict[type[Command[Any]], bool] = {
     ElectLeaders: False,
     # Would undo what somebody else has changed meanwhile, and been told so.
     AlterConfigs: False,
+    # The second answer would say that there is no such broker.
+    UnregisterBroker: False,
     # Would undo what somebody else has begun meanwhile; and of a cancelled one the second finds nothing.
     AlterReassignments: False,
     # The same versions again change nothing.
     UpdateFeatures: True,
 }
-# A broker's own deeds when it starts or takes over, decided by its own service.
+# A broker's own deeds when it starts, takes over or is the controller, decided by its own service.
 KEPT_HERE: frozenset[type[Command[Any]]] = frozenset(
-    {InitializeCluster, ClaimController, RemoveUnclaimedPartitions, Reconcile}
+    {InitializeCluster, ClaimController, RemoveUnclaimedPartitions, Reconcile, Heal, GrowInternalTopics}
 )
 
 VERSION = 0

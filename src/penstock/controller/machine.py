@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from penstock.controller import brokers, configs, elections, features, reassignments, topics
+from penstock.controller import brokers, configs, elections, features, reassignments, topics, upkeep
 from penstock.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
@@ -21,10 +21,13 @@ from penstock.controller.commands import (
     CreateTopics,
     DeleteTopics,
     ElectLeaders,
+    GrowInternalTopics,
+    Heal,
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
     UpdateFeatures,
+    UnregisterBroker,
 )
 from penstock.controller.decision import Decision
 from penstock.core.config import BrokerConfig
@@ -64,6 +67,12 @@ def _decide(command: object, image: ClusterImage, config: BrokerConfig, seed: by
             return features.update_features(command, image)
         case Reconcile():
             return elections.reconcile(image, config)
+        case GrowInternalTopics():
+            return upkeep.grow_internal_topics(image, config)
+        case Heal():
+            return upkeep.heal(command, image, config)
+        case UnregisterBroker():
+            return upkeep.unregister_broker(command, image)
         case ClaimController():
             return brokers.claim_controller(command, image)
         case InitializeCluster():

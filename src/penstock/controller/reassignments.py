@@ -63,7 +63,7 @@ def _altered(
 ) -> PartitionImage:
     if wanted.replicas is None:
         return _cancelled(wanted.topic_partition, partition, brokers, rules)
-    _check_target(wanted.replicas, image)
+    _check_target(wanted.replicas, partition, image)
     if not command.allow_replication_factor_change and len(wanted.replicas) != len(partition.target):
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -73,7 +73,7 @@ def _altered(
     return completed(_begun(partition, wanted.replicas, rules), brokers)
 
 
-def _check_target(replicas: tuple[BrokerId, ...], image: ClusterImage) -> None:
+def _check_target(replicas: tuple[BrokerId, ...], partition: PartitionImage, image: ClusterImage) -> None:
     if not replicas:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition has at least one replica")
     if len(set(replicas)) != len(replicas):
@@ -81,6 +81,8 @@ def _check_target(replicas: tuple[BrokerId, ...], image: ClusterImage) -> None:
     for broker_id in replicas:
         if broker_id not in image.brokers:
             raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {broker_id}")
+        if broker_id in image.draining() and broker_id not in partition.replicas:
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"broker {broker_id} is being drained")
 
 
 def _begun(partition: PartitionImage, target: tuple[BrokerId, ...], rules: TopicRules) -> PartitionImage:

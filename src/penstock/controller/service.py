@@ -12,6 +12,7 @@ and compare-and-set lets one of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from penstock.controller.commands import (
     Command,
     ElectionType,
     ElectLeaders,
+    GrowInternalTopics,
+    Heal,
     Reconcile,
     RemoveUnclaimedPartitions,
 )
@@ -31,6 +34,7 @@ from penstock.controller.machine import handle
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId
+from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.metadata.follower import Follower
 from penstock.metadata.image import ClusterImage, ImageDelta
 from penstock.metadata.records import CONTROLLER_KEY
@@ -67,6 +71,8 @@ class ControllerService:
         self._fence = NO_FENCE
         self._image_is_current = True
         self._to_do = asyncio.Event()
+        # When this broker, as the controller, found others without a session.
+        self._missing_since: dict[BrokerId, float] = {}
 
     async def ask(self, command: Command[Reply]) -> Reply:
         """Decide, commit, and reply once this broker's image has it. Raises BrokerError when all of it failed."""
@@ -90,7 +96,12 @@ class ControllerService:
                 log.warning("not done as a controller, trying again", extra={"reason": error.message})
                 await asyncio.sleep(RETRY_MS / 1000)
                 continue
-            await self._to_do.wait()
+            await self._something_to_do()
+
+    async def _something_to_do(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._next_healing()):
+                await self._to_do.wait()
 
     async def balance(self) -> None:
         """Runs for ever: brokers that came back lead again what they are the first replica of."""
@@ -115,12 +126,46 @@ class ControllerService:
         if self._fence and self._is_deposed(image):
             self._fence = NO_FENCE
             log.info("controller no more", extra={"controller": image.controller_id})
+        if not self._fence:
+            self._missing_since.clear()  # who came back meanwhile, and went again, was not seen
         if image.controller_id is None and self._session_epoch() is not None:
             await self._claim()
         if self._fence:
             elected = await self.ask(Reconcile())
             if elected:
                 log.info("leaders elected", extra={"partitions": len(elected)})
+            await self._keep_up()
+
+    # Upkeep
+
+    async def _keep_up(self) -> None:
+        """What grows with the cluster, and what a broker held that is gone for too long."""
+        for topic in await self.ask(GrowInternalTopics()):
+            log.info(
+                "internal topic grows", extra={"topic": topic.name, "replication_factor": topic.replication_factor}
+            )
+        self._note_missing()
+        due = tuple(broker_id for broker_id, when in self._healing_times().items() if when <= _now())
+        if due and (healed := await self.ask(Heal(due))):
+            log.warning("replicas made anew elsewhere", extra={"gone": due, "partitions": len(healed)})
+
+    def _note_missing(self) -> None:
+        image = self._follower.image
+        self._missing_since = {
+            broker_id: self._missing_since.get(broker_id, _now())
+            for broker_id in image.brokers
+            if broker_id not in image.sessions
+        }
+
+    def _healing_times(self) -> dict[BrokerId, float]:
+        """When to give up waiting for each broker that is missing; nothing, if that is for ever."""
+        after_ms = self._config().int("penstock.replica.auto.heal.ms")
+        if after_ms < 0:
+            return {}
+        return {broker_id: since + after_ms / 1000 for broker_id, since in self._missing_since.items()}
+
+    def _next_healing(self) -> float | None:
+        return min((when for when in self._healing_times().values() if when > _now()), default=None)
 
     def _is_deposed(self, image: ClusterImage) -> bool:
         return any(image.mod_revisions.get(fence.key, 0) > fence.mod_revision for fence in self._fence)
@@ -141,14 +186,18 @@ class ControllerService:
         log.info("controller started", extra={"controller_epoch": epoch, "unclaimed_partitions_removed": removed})
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
-        if delta.sessions_changed or delta.others_changed or self._is_unsettled(new, delta):
+        is_about_brokers = delta.sessions_changed or delta.others_changed or delta.broker_configs_changed
+        if is_about_brokers or self._is_unsettled(new, delta):
             self._to_do.set()
 
     def _is_unsettled(self, image: ClusterImage, delta: ImageDelta) -> bool:
         if not self._fence or not delta.partitions_changed:
             return False
         brokers = Brokers.of(image)
-        return any(not is_settled(change.after, brokers) for change in delta.partitions_changed)
+        return any(
+            not is_settled(change.after, brokers) or change.topic_partition.topic in INTERNAL_TOPICS
+            for change in delta.partitions_changed
+        )
 
     # Deciding
 
@@ -187,6 +236,10 @@ class ControllerService:
                     raise _deposed(half_way=revision > 0) from None
                 raise
         await self._follower.reached(revision)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _deposed(*, half_way: bool) -> BrokerError:

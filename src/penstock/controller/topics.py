@@ -189,27 +189,28 @@ def _topic_id(seed: bytes, index: int) -> TopicId:
 
 
 def _candidates(image: ClusterImage) -> list[Candidate]:
-    serving = image.serving()
+    available = image.available()
     return [
         Candidate(broker.broker_id, broker.host, broker.rack)
         for broker in image.brokers.values()
-        if broker.broker_id in serving
+        if broker.broker_id in available
     ]
 
 
 def _check_replication_factor(factor: int, image: ClusterImage) -> None:
     if factor <= 0:
         raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"a partition has at least one replica, not {factor}")
-    brokers = len(image.serving())
-    if factor > brokers:
+    available, serving = len(image.available()), len(image.serving())
+    if factor > available:
+        drained = f", of which {serving - available} are being drained" if serving > available else ""
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {factor} needs as many brokers, and {brokers} are serving",
+            f"a replication factor of {factor} needs as many brokers, and {serving} are serving{drained}",
         )
 
 
 def _check_assignments(partitions: Iterable[Replicas], factor: int, image: ClusterImage) -> None:
-    serving = image.serving().keys()
+    serving, draining = image.serving().keys(), image.draining()
     for replicas in partitions:
         if not replicas or len(replicas) != factor:
             raise BrokerError(
@@ -220,6 +221,8 @@ def _check_assignments(partitions: Iterable[Replicas], factor: int, image: Clust
         for broker_id in replicas:
             if broker_id not in image.brokers:
                 raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {broker_id}")
+            if broker_id in draining:
+                raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"broker {broker_id} is being drained")
         if serving.isdisjoint(replicas):
             raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"no broker of {list(replicas)} is serving")
 

@@ -22,6 +22,8 @@ from penstock.core.log_keys import TOPIC_KEYS
 from penstock.core.metadata_address import parse_metadata_address
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
+# Set for one broker by `penstock broker drain`, read by the controller.
+DRAINING_KEY = "penstock.broker.draining"
 
 # Variables with our prefix that are not keys: those of the tools and the tests, and those that Kubernetes sets in every
 # container next to a service named "penstock".
@@ -108,6 +110,9 @@ class BrokerConfig:
         return BrokerConfig((kept, *self._assignments))
 
     def _check_together(self) -> None:
+        for source in (ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
+            if DRAINING_KEY in self._texts[source]:
+                raise ConfigError(f"{DRAINING_KEY} is set for one broker while it runs: penstock broker drain ID")
         log_dirs = self["log.dirs"]
         if isinstance(log_dirs, tuple) and len(log_dirs) != 1:
             raise ConfigError("log.dirs has several directories, but a broker has one: run one broker for each")

@@ -61,6 +61,23 @@ _IDENTITY_KEYS = (
         doc="How long a broker that stops waits for others to lead what it leads.",
     ),
     Key(
+        "penstock.broker.draining",
+        BOOL,
+        False,
+        dynamic=True,
+        doc="Whether this broker is given no replicas any more, because it is to be taken out of the cluster. Only "
+        "while it runs, and for one broker: `penstock broker drain` sets it, and `--cancel` takes it back.",
+    ),
+    Key(
+        "penstock.replica.auto.heal.ms",
+        LONG,
+        -1,
+        at_least=-1,
+        dynamic=True,
+        doc="What a broker held that has been away for this long is made anew on others; -1 waits for it for ever. "
+        "Counted by the controller, from when it finds the broker missing.",
+    ),
+    Key(
         "broker.rack",
         STRING,
         None,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from penstock.controller.commands import CreateTopics, NewTopic
+from penstock.controller.internal_topics import new_internal_topic
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.internal_topics import GROUP_OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.handlers.context import Broker
 from penstock.metadata.image import TopicImage
-
-# What the keys that describe them begin with.
-_KEYS = {GROUP_OFFSETS_TOPIC: "offsets.topic", TRANSACTIONS_TOPIC: "transaction.state.log"}
 
 
 async def internal_topic(name: str, broker: Broker) -> TopicImage:
@@ -31,16 +29,6 @@ async def internal_topic(name: str, broker: Broker) -> TopicImage:
 
 def new_topic(name: str, broker: Broker) -> NewTopic:
     """A topic that nobody described: an internal one has its own settings, others the broker's defaults."""
-    prefix = _KEYS.get(name)
-    if prefix is None:
+    if name not in INTERNAL_TOPICS:
         return NewTopic(name)
-    config = broker.config
-    replicas = min(config.int(f"{prefix}.replication.factor"), max(1, len(broker.image.serving())))
-    configs = [
-        ("cleanup.policy", "compact"),
-        ("compression.type", "producer"),
-        ("segment.bytes", str(config.int(f"{prefix}.segment.bytes"))),
-    ]
-    if name == TRANSACTIONS_TOPIC:
-        configs.append(("min.insync.replicas", str(min(config.int(f"{prefix}.min.isr"), replicas))))
-    return NewTopic(name, config.int(f"{prefix}.num.partitions"), replicas, configs=tuple(configs))
+    return new_internal_topic(name, broker.image, broker.config)

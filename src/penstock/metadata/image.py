@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from penstock.core.config import DRAINING_KEY
 from penstock.core.ids import BrokerId, TopicId, TopicPartition, topic_id_from_text, topic_id_to_text
 from penstock.metadata import records
 from penstock.metadata.records import (
@@ -189,6 +190,19 @@ class ClusterImage:
             for session in self.sessions.values()
             if session.state is SessionState.SERVING
         }
+
+    def draining(self) -> frozenset[BrokerId]:
+        """Brokers that are to be empty, and get no replicas any more."""
+        return frozenset(
+            broker_id
+            for broker_id, configs in self.broker_configs.items()
+            if broker_id is not None and configs.get(DRAINING_KEY, "").lower() == "true"
+        )
+
+    def available(self) -> dict[BrokerId, int]:
+        """The broker epochs of all that may be given replicas."""
+        draining = self.draining()
+        return {broker_id: epoch for broker_id, epoch in self.serving().items() if broker_id not in draining}
 
     def leader_of(self, partition: PartitionImage) -> BrokerId | None:
         """Who leads it, under the session that it was elected in; nobody, once that is over."""
