@@ -93,6 +93,7 @@ ADVERTISED_BY_KAFKA_4_2 = {
     "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),
     "DescribeProducers": (0, 0),
+    "UnregisterBroker": (0, 0),
     "DescribeTransactions": (0, 0),
     "ListTransactions": (0, 2),
     "ConsumerGroupHeartbeat": (0, 1),

@@ -31,8 +31,8 @@ from penstock.controller.commands import (
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
-    UpdateFeatures,
     UnregisterBroker,
+    UpdateFeatures,
 )
 from penstock.controller.service import ControllerService
 from penstock.core.errors import BrokerError, ErrorCode, error_code_of

@@ -26,8 +26,8 @@ from penstock.controller.commands import (
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
-    UpdateFeatures,
     UnregisterBroker,
+    UpdateFeatures,
 )
 from penstock.controller.decision import Decision
 from penstock.core.config import BrokerConfig

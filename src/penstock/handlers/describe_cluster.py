@@ -34,9 +34,27 @@ async def describe_cluster(
             for each in view.brokers
         ],
     )
+    if request.include_fenced_brokers:
+        response.brokers += _fenced(view, context.listener)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
+
+
+def _fenced(view: ClusterView, listener: str) -> list[DescribeClusterBroker]:
+    """Brokers that are registered and not there. One that was never ready has no address yet."""
+    there = {each.broker_id for each in view.brokers}
+    return [
+        DescribeClusterBroker(
+            broker_id=each.broker_id,
+            host="" if (endpoint := each.listener(listener)) is None else endpoint.host,
+            port=-1 if endpoint is None else endpoint.port,
+            rack=each.rack,
+            is_fenced=True,
+        )
+        for each in view.image.brokers.values()
+        if each.broker_id not in there
+    ]
 
 
 def _check_endpoint_type(endpoint_type: int) -> None:

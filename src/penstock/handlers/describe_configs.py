@@ -2,7 +2,8 @@
 
 v1: source and synonyms    v3: type and documentation (KIP-569)    v4: flexible
 
-Topics, this broker, and what is set for all brokers (a broker without a name). Sensitive values are never shown.
+Topics, this broker, what is set for all brokers (a broker without a name), and of a broker that is away what was set
+for it while brokers ran. Sensitive values are never shown.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.topic_config import topic_config_entries
 from penstock.handlers.cluster_view import unknown_topic_code
 from penstock.handlers.context import Broker, RequestContext
+from penstock.metadata.image import Configs
 from penstock.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -60,14 +62,19 @@ def _entries(resource: DescribeConfigsResource, broker: Broker) -> Iterable[Conf
         )
     if name == "":
         return _defaults_of_all_brokers(broker)
-    if name != str(broker.node_id):
+    if name == str(broker.node_id):
+        return broker.config.entries()
+    away = next((each for each in broker.image.brokers if str(each) == name), None)
+    if away is None or away in broker.image.sessions:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {name!r}: ask that one")
-    return broker.config.entries()
+    return _overrides(broker.image.broker_configs.get(away, {}), ConfigSource.DYNAMIC_BROKER_CONFIG)
 
 
 def _defaults_of_all_brokers(broker: Broker) -> list[ConfigEntry]:
-    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-    overrides = broker.image.broker_configs.get(None, {})
+    return _overrides(broker.image.broker_configs.get(None, {}), ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
+def _overrides(overrides: Configs, source: ConfigSource) -> list[ConfigEntry]:
     return [
         ConfigEntry(BROKER_KEYS[name], value, source, (ConfigSynonym(name, value, source),))
         for name, value in sorted(overrides.items())

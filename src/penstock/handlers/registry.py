@@ -50,6 +50,7 @@ from penstock.handlers.sasl_authenticate import sasl_authenticate
 from penstock.handlers.sasl_handshake import sasl_handshake
 from penstock.handlers.sync_group import sync_group
 from penstock.handlers.txn_offset_commit import txn_offset_commit
+from penstock.handlers.unregister_broker import unregister_broker
 from penstock.handlers.update_features import update_features
 from penstock.handlers.write_txn_markers import write_txn_markers
 from penstock.net.connection import Connection
@@ -154,6 +155,7 @@ _ALL = (
     _api(57, update_features),
     _api(60, describe_cluster),
     _api(61, describe_producers),
+    _api(64, unregister_broker),
     _api(65, describe_transactions),
     _api(66, list_transactions),
     _api(68, consumer_group_heartbeat),

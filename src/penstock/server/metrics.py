@@ -18,6 +18,7 @@ from penstock.core.metrics import LATENCY_BUCKETS_S, ApiMetrics
 from penstock.handlers.context import Broker
 from penstock.handlers.internal_registry import INTERNAL_APIS
 from penstock.net.listener import Listener
+from penstock.server.cluster_metrics import cluster_families
 from penstock.server.group_metrics import group_families
 from penstock.server.transaction_metrics import transaction_families
 
@@ -31,6 +32,7 @@ class BrokerCollector(Collector):
         info = GaugeMetricFamily("penstock_info", "The broker's version and identity.", labels=["version", "node_id"])
         info.add_metric([__version__, str(self._broker.node_id)], 1)
         yield info
+        yield from cluster_families(self._broker)
         yield from self._topics()
         yield from self._requests()
         yield from self._logs()

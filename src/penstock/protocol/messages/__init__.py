@@ -80,6 +80,7 @@ MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (features.UpdateFeaturesRequest, features.UpdateFeaturesResponse),
     (cluster.DescribeClusterRequest, cluster.DescribeClusterResponse),
     (transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
+    (cluster.UnregisterBrokerRequest, cluster.UnregisterBrokerResponse),
     (transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse),
     (transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
     (consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse),

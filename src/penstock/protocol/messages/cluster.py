@@ -126,6 +126,16 @@ class DescribeClusterResponse(Response, to=DescribeClusterRequest):
     cluster_authorized_operations: int = int32(default=AUTHORIZED_OPERATIONS_NOT_ASKED)
 
 
+class UnregisterBrokerRequest(Request, api_key=64, versions="0-0", flexible=0):
+    broker_id: int = int32()
+
+
+class UnregisterBrokerResponse(Response, to=UnregisterBrokerRequest):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+
+
 class DescribableLogDirTopic(Struct):
     topic: str = string()
     partitions: list[int] = array(int32)
