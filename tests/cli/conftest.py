@@ -16,6 +16,9 @@ import pytest
 from tests.testkit.broker import Broker
 from tests.testkit.broker_process import BrokerProcess
 from tests.testkit.kafka_broker import KafkaBroker
+from typer.testing import CliRunner
+
+from penstock.cli.app import build_app
 
 
 @pytest.fixture(scope="session")
@@ -70,9 +73,31 @@ class Tools:
         return finished.stderr.decode()
 
 
+class QuickTools(Tools):
+    """Runs the commands in this process: they are many here, and starting one takes longer than its work."""
+
+    def run(self, *arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        finished = CliRunner().invoke(build_app(), [*map(str, arguments)], input=stdin, env=self.environment)
+        assert finished.exception is None or isinstance(finished.exception, SystemExit), finished.exception
+        return subprocess.CompletedProcess(
+            [*map(str, arguments)], finished.exit_code, finished.stdout_bytes, finished.stderr_bytes
+        )
+
+    def each_lines(self, *commands: tuple[object, ...]) -> list[list[str]]:
+        return [self.lines(*command) for command in commands]
+
+    def each_refusal(self, *commands: tuple[object, ...], exit_code: int = 1) -> list[str]:
+        return [self.refusal(*command, exit_code=exit_code) for command in commands]
+
+
 @pytest.fixture
 def tools(broker: BrokerProcess) -> Tools:
     return Tools(broker.bootstrap)
+
+
+@pytest.fixture
+def quick(broker: BrokerProcess) -> Tools:
+    return QuickTools(broker.bootstrap)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from tests.cli.conftest import Tools
+from tests.cli.conftest import QuickTools, Tools
 from tests.testkit.asking import a_batch, create_usable_topic, produce
 from tests.testkit.broker import Broker
 from tests.testkit.broker_process import BrokerProcess
@@ -37,28 +37,6 @@ from penstock.protocol.messages.transactions import (
 )
 
 LONE_PRODUCER_ID = 4711
-
-
-class QuickTools(Tools):
-    """Runs the commands in this process: they are many here, and starting one takes longer than its work."""
-
-    def run(self, *arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        finished = CliRunner().invoke(build_app(), [*map(str, arguments)], input=stdin, env=self.environment)
-        assert finished.exception is None or isinstance(finished.exception, SystemExit), finished.exception
-        return subprocess.CompletedProcess(
-            [*map(str, arguments)], finished.exit_code, finished.stdout_bytes, finished.stderr_bytes
-        )
-
-    def each_lines(self, *commands: tuple[object, ...]) -> list[list[str]]:
-        return [self.lines(*command) for command in commands]
-
-    def each_refusal(self, *commands: tuple[object, ...], exit_code: int = 1) -> list[str]:
-        return [self.refusal(*command, exit_code=exit_code) for command in commands]
-
-
-@pytest.fixture
-def quick(broker: BrokerProcess) -> Tools:
-    return QuickTools(broker.bootstrap)
 
 
 @pytest.fixture(scope="module")

@@ -46,11 +46,18 @@ def a_cluster(directory: Path, *, of_the_third: Mapping[str, Any] | None = None,
     """Three brokers, with internal topics of which each leads a part. The third may have settings of its own."""
     cluster = Cluster.start(directory, brokers=2, **{**SMALL_INTERNAL_TOPICS, **settings})
     cluster.add(3, **(of_the_third or {}))
+    all_are_known(cluster)
     with RawClient(cluster[1].address) as client:
-        eventually(lambda: len(_brokers(client)) == 3)
         for kind in INTERNAL_TOPICS:
             eventually(partial(_is_found, client, kind), 20)
     return cluster
+
+
+def all_are_known(cluster: Cluster) -> None:
+    """Every broker that runs has heard of all of them."""
+    for broker in cluster.running:
+        with RawClient(broker.address) as client:
+            eventually(lambda: len(_brokers(client)) == len(cluster.running))
 
 
 def _brokers(client: RawClient) -> set[int]:

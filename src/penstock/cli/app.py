@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import group, log, topic, transaction
+from penstock.cli import broker, cluster, group, log, topic, transaction
 from penstock.cli.consume import consume
 from penstock.cli.flags_help import add_broker_commands
 from penstock.cli.produce import produce
@@ -34,6 +34,8 @@ def build_app() -> typer.Typer:
     app.add_typer(group.app, name="group")
     app.add_typer(transaction.app, name="transaction")
     app.command()(producers)
+    app.add_typer(cluster.app, name="cluster")
+    app.add_typer(broker.app, name="broker")
     app.add_typer(log.app, name="log")
     return app
 

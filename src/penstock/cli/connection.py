@@ -126,6 +126,10 @@ class Cluster:
             self._connections[node] = Connection(channel, self._timeout_s)
         return self._connections[node].ask(request, response, needed)
 
+    def ask_any(self, request: Request, response: type[Answer], needed: int = 0) -> Answer:
+        """For what every broker can answer, or passes on."""
+        return self._first.ask(request, response, needed)
+
     def nodes(self) -> list[Node]:
         """Every broker."""
         return self._nodes(self._first.ask(MetadataRequest(topics=[]), MetadataResponse))

@@ -1,0 +1,106 @@
+"""`penstock broker`: take a broker out of the cluster, without losing what it holds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
+from penstock.cli.cluster import DryRun, Throttle, Yes
+from penstock.cli.cluster_client import ClusterClient
+from penstock.cli.cluster_view import ClusterView, plan_document, print_plan
+from penstock.cli.connection import Cluster, reason
+from penstock.cli.moving import carry_out, parse_rate, throttled, wait_until_moved
+from penstock.cli.options import AsJson, confirm
+from penstock.cli.terminal import print_json
+from penstock.controller.balance import Move, vacated
+from penstock.core.errors import BrokerError
+from penstock.core.internal_topics import INTERNAL_TOPICS
+
+app = typer.Typer(help="Take brokers out of the cluster.", no_args_is_help=True)
+
+Id = Annotated[int, typer.Argument(metavar="ID", show_default=False, help="The broker's id.")]
+
+
+@app.command()
+def drain(
+    broker_id: Id,
+    cancel: Annotated[
+        bool,
+        typer.Option("--cancel", help="Give it up: the broker keeps what it has, and may be given replicas again."),
+    ] = False,
+    throttle: Throttle = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Move everything that a broker holds to others, so that it can be stopped for good. It gets nothing new."""
+    rate = None if throttle is None else parse_rate(throttle)
+    client = ClusterClient(Cluster(bootstrap, timeout))
+    view = client.view()
+    if view.broker(broker_id) is None:
+        fail(f"there is no broker {broker_id}: `penstock cluster describe` shows those there are")
+    if cancel:
+        _cancel(client, view, broker_id)
+        return
+    moves = _plan(view, broker_id)
+    sizes = client.sizes() if moves else {}
+    if json:
+        print_json(plan_document(moves, sizes))
+    elif moves:
+        print_plan(view, moves, sizes)
+    if dry_run:
+        return
+    if moves:
+        confirm(f"Move everything off broker {broker_id}?", yes, "moves", "moved")
+    client.set_draining(broker_id, True)
+    # Topics may have been created before the broker was known to be drained.
+    while moves := _plan(view := client.view(), broker_id):
+        with throttled(client, rate, moves):
+            carry_out(client, moves)
+        client.let_preferred_lead(move.topic_partition for move in moves)
+    wait_until_moved(client, {each.partition for each in view.partitions if broker_id in each.leaving})
+    _tell_what_next(view, broker_id)
+
+
+def _plan(view: ClusterView, broker_id: int) -> tuple[Move, ...]:
+    """Topics of the cluster's own have as many replicas as there are brokers, so they may have one less."""
+    broker = view.broker(broker_id)
+    assert broker is not None
+    try:
+        return vacated(view.layout, {broker.id}, INTERNAL_TOPICS)
+    except BrokerError as refused:
+        fail(f"broker {broker_id} cannot be drained: {reason(refused)}")
+
+
+def _cancel(client: ClusterClient, view: ClusterView, broker_id: int) -> None:
+    client.set_draining(broker_id, False)
+    leaving = [each.partition for each in view.partitions if broker_id in each.leaving]
+    if leaving:
+        client.reassign(dict.fromkeys(leaving))
+    print(f"penstock: broker {broker_id} is not drained any more, {len(leaving)} moves were given up", file=sys.stderr)
+
+
+def _tell_what_next(view: ClusterView, broker_id: int) -> None:
+    broker = view.broker(broker_id)
+    stop = "stop it, then " if broker is not None and broker.is_alive else ""
+    print(
+        f"penstock: broker {broker_id} holds nothing any more: {stop}`penstock broker unregister {broker_id}` makes "
+        f"the cluster forget it, `penstock broker drain {broker_id} --cancel` gives it work again",
+        file=sys.stderr,
+    )
+
+
+@app.command()
+def unregister(
+    broker_id: Id,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Make the cluster forget a broker that has been drained and stopped. Its id can be given to another."""
+    ClusterClient(Cluster(bootstrap, timeout)).unregister(broker_id)
+    print(f"unregistered broker {broker_id}")

@@ -1,0 +1,210 @@
+"""What the commands about brokers ask the cluster for, and have it do; a refusal ends the command with its reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from penstock.cli.client import fail
+from penstock.cli.cluster_view import BrokerView, ClusterView, PartitionView
+from penstock.cli.connection import Cluster, Node, check, error_name, reason
+from penstock.controller.commands import AlterOperation, ElectionType, ResourceType
+from penstock.core.config import DRAINING_KEY
+from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import BrokerId, TopicPartition
+from penstock.protocol.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from penstock.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementallyAlterableConfig,
+)
+from penstock.protocol.messages.elections import ElectionPartitions, ElectLeadersRequest, ElectLeadersResponse
+from penstock.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+HOST_KEY = "penstock.host"
+# Nothing is wrong when a partition is led as wanted already, or cannot be yet.
+_FINE_FOR_ELECTIONS = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
+
+Targets = Mapping[TopicPartition, Sequence[BrokerId] | None]
+# What to set of a resource; None goes back to the default.
+Settings = Mapping[tuple[ResourceType, str], Mapping[str, str | None]]
+
+
+class ClusterClient:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    # Looking
+
+    def view(self) -> ClusterView:
+        request = DescribeClusterRequest(include_fenced_brokers=True)
+        described = self._cluster.ask_any(request, DescribeClusterResponse)
+        self._check("the cluster", described.error_code, described.error_message)
+        brokers = sorted(described.brokers, key=lambda each: each.broker_id)
+        nodes, topics = self._cluster.topics()
+        ongoing = self.ongoing()
+        partitions = []
+        for name, topic in sorted(topics.items()):
+            if topic.error_code:
+                fail(f'topic "{name}": {error_name(topic.error_code)}')
+            for row in sorted(topic.partitions, key=lambda each: each.partition_index):
+                where = TopicPartition(name, row.partition_index)
+                moving = ongoing.get(where, OngoingPartitionReassignment())
+                leaving = tuple(map(BrokerId, moving.removing_replicas))
+                partitions.append(
+                    PartitionView(
+                        partition=where,
+                        leader=row.leader_id if row.leader_id in nodes else None,
+                        replicas=tuple(BrokerId(each) for each in row.replica_nodes if each not in leaving),
+                        isr=tuple(row.isr_nodes),
+                        adding=tuple(map(BrokerId, moving.adding_replicas)),
+                        leaving=leaving,
+                    )
+                )
+        controller = described.controller_id if described.controller_id >= 0 else None
+        return ClusterView(described.cluster_id, controller, [self._broker(each) for each in brokers], partitions)
+
+    def _broker(self, row: DescribeClusterBroker) -> BrokerView:
+        node = Node(row.broker_id, row.host, row.port)
+        configs = self._configs(row.broker_id, None if row.is_fenced else node)
+        return BrokerView(
+            id=BrokerId(row.broker_id),
+            address=f"{row.host}:{row.port}",
+            rack=row.rack,
+            is_alive=not row.is_fenced,
+            is_draining=configs.get(DRAINING_KEY) == "true",
+            machine=configs.get(HOST_KEY) or row.host,
+        )
+
+    def _configs(self, broker_id: int, node: Node | None) -> dict[str, str]:
+        """What there is beyond Kafka's protocol; nothing of a broker of another kind."""
+        resource = DescribeConfigsResource(
+            resource_type=ResourceType.BROKER,
+            resource_name=str(broker_id),
+            configuration_keys=[DRAINING_KEY, HOST_KEY],
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        if node is None:
+            answer = self._cluster.ask_any(request, DescribeConfigsResponse)
+        else:
+            answer = self._cluster.ask(node, request, DescribeConfigsResponse)
+        (found,) = answer.results
+        return {row.name: row.value for row in found.configs if row.value is not None}
+
+    def ongoing(self) -> dict[TopicPartition, OngoingPartitionReassignment]:
+        answer = self._cluster.ask_any(ListPartitionReassignmentsRequest(), ListPartitionReassignmentsResponse)
+        self._check("reassignments", answer.error_code, answer.error_message)
+        return {
+            TopicPartition(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions
+        }
+
+    def sizes(self) -> dict[TopicPartition, int]:
+        """Of the largest replica of each partition."""
+        sizes: Counter[TopicPartition] = Counter()
+        for node in self._cluster.nodes():
+            answer = self._cluster.ask(node, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+            for directory in answer.results:
+                for topic in directory.topics:
+                    for row in topic.partitions:
+                        where = TopicPartition(topic.name, row.partition_index)
+                        sizes[where] = max(sizes[where], row.partition_size)
+        return dict(sizes)
+
+    # Changing
+
+    def reassign(self, targets: Targets) -> None:
+        request = AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name=name,
+                    partitions=[
+                        ReassignablePartition(
+                            partition_index=each.partition,
+                            replicas=None if (replicas := targets[each]) is None else list(replicas),
+                        )
+                        for each in partitions
+                    ],
+                )
+                for name, partitions in _by_topic(targets)
+            ]
+        )
+        answer = self._cluster.ask_any(request, AlterPartitionReassignmentsResponse)
+        self._check("reassignments", answer.error_code, answer.error_message)
+        for topic in answer.responses:
+            for row in topic.partitions:
+                self._check(f"{topic.name}-{row.partition_index}", row.error_code, row.error_message)
+
+    def let_preferred_lead(self, partitions: Iterable[TopicPartition]) -> None:
+        request = ElectLeadersRequest(
+            election_type=ElectionType.PREFERRED,
+            topic_partitions=[
+                ElectionPartitions(topic=name, partitions=[each.partition for each in some])
+                for name, some in _by_topic(partitions)
+            ],
+        )
+        answer = self._cluster.ask_any(request, ElectLeadersResponse)
+        self._check("elections", answer.error_code)
+        for topic in answer.replica_election_results:
+            for row in topic.partition_result:
+                if row.error_code not in _FINE_FOR_ELECTIONS:
+                    self._check(f"{topic.topic}-{row.partition_id}", row.error_code, row.error_message)
+
+    def configure(self, settings: Settings) -> None:
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsResource(
+                    resource_type=kind,
+                    resource_name=name,
+                    configs=[
+                        IncrementallyAlterableConfig(
+                            name=key,
+                            config_operation=AlterOperation.DELETE if value is None else AlterOperation.SET,
+                            value=value,
+                        )
+                        for key, value in values.items()
+                    ],
+                )
+                for (kind, name), values in settings.items()
+            ]
+        )
+        for row in self._cluster.ask_any(request, IncrementalAlterConfigsResponse).responses:
+            what = "broker" if row.resource_type == ResourceType.BROKER else "topic"
+            self._check(f"{what} {row.resource_name}", row.error_code, row.error_message)
+
+    def set_draining(self, broker_id: int, draining: bool) -> None:
+        self.configure({(ResourceType.BROKER, str(broker_id)): {DRAINING_KEY: "true" if draining else None}})
+
+    def unregister(self, broker_id: int) -> None:
+        answer = self._cluster.ask_any(UnregisterBrokerRequest(broker_id=broker_id), UnregisterBrokerResponse)
+        self._check(f"broker {broker_id}", answer.error_code, answer.error_message)
+
+    def _check(self, what: str, code: int, message: str | None = None) -> None:
+        try:
+            check(code, message)
+        except BrokerError as refused:
+            fail(f"{what}: {reason(refused)}")
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    return [(name, list(some)) for name, some in groupby(sorted(partitions), key=lambda each: each.topic)]

@@ -1,0 +1,78 @@
+"""`penstock cluster` and `penstock broker` against one broker; in tests/cluster/test_growth.py they move partitions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from tests.cli.conftest import Tools
+from tests.testkit.broker_process import BrokerProcess
+
+from penstock.cli.moving import parse_rate
+
+
+def test_given_a_broker_when_the_cluster_is_described_then_it_is_the_controller_and_nothing_is_wrong(
+    quick: Tools, broker: BrokerProcess, topic: str
+) -> None:
+    quick.output("topic", "create", topic, "--partitions", 3)
+
+    document = json.loads(quick.output("cluster", "describe", "--json"))
+    lines = quick.lines("cluster", "describe")
+
+    (row,) = document["brokers"]
+    assert document["controller"] == row["id"]
+    assert row["address"] == broker.bootstrap
+    assert row["leaders"] == row["replicas"] == document["partitions"] >= 3
+    assert document["under_replicated"] == document["offline"] == document["moving"] == []
+    assert lines[0].startswith(f"cluster {document['cluster_id']}, controller {row['id']}")
+    assert lines[2].split()[:4] == [str(row["id"]), broker.bootstrap, "-", "alive"]
+
+
+def test_given_one_broker_when_rebalanced_then_there_is_nothing_to_do(quick: Tools) -> None:
+    finished = quick.run("cluster", "rebalance", "--yes")
+
+    assert finished.returncode == 0
+    assert b"nothing to move" in finished.stderr
+
+
+def test_given_one_broker_when_it_is_drained_then_that_is_refused_and_nothing_has_changed(
+    quick: Tools, topic: str
+) -> None:
+    quick.output("topic", "create", topic)
+    before = json.loads(quick.output("cluster", "describe", "--json"))
+    (row,) = before["brokers"]
+
+    refusal = quick.refusal("broker", "drain", row["id"], "--yes")
+
+    assert "too few" in refusal
+    assert "INVALID_REPLICATION_FACTOR" in refusal
+    assert json.loads(quick.output("cluster", "describe", "--json")) == before
+
+
+def test_given_a_broker_that_is_unknown_or_alive_when_it_is_to_go_then_the_reason_is_said(quick: Tools) -> None:
+    (row,) = json.loads(quick.output("cluster", "describe", "--json"))["brokers"]
+
+    refusals = quick.each_refusal(
+        ("broker", "drain", 4711), ("broker", "unregister", 4711), ("broker", "unregister", row["id"])
+    )
+
+    assert "there is no broker 4711" in refusals[0]
+    assert "BROKER_ID_NOT_REGISTERED" in refusals[1]
+    assert "stop it first" in refusals[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("1000", 1000), ("500k", 512_000), ("10MB", 10 << 20), ("1.5 GiB/s", 3 << 29), ("2mib", 2 << 20)],
+)
+def test_given_a_rate_then_it_is_read_as_bytes_a_second(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "fast", "-1", "10 apples", "1e9"])
+def test_given_what_is_no_rate_then_it_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        parse_rate(text)
+
+    assert "--throttle" in capsys.readouterr().err
