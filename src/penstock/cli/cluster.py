@@ -1,4 +1,4 @@
-"""`penstock cluster`: show the brokers and what they hold, and spread it evenly."""
+"""`penstock cluster`: show the brokers and what they hold, spread it evenly, and end an upgrade."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from penstock.cli.options import AsJson, confirm
 from penstock.cli.terminal import print_json
 from penstock.controller.balance import rebalanced
 
-app = typer.Typer(help="Show the cluster's brokers, and spread its partitions over them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show the cluster's brokers, spread its partitions over them, end an upgrade.", no_args_is_help=True
+)
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
@@ -38,6 +40,30 @@ def describe(
         print_json(view.document())
     else:
         print_cluster(view)
+
+
+@app.command()
+def upgrade(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and change nothing.")] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Let the cluster use what every one of its brokers knows, once all of them run the new release.
+
+    There is no way back: brokers of the old release cannot join it any more.
+    """
+    client = ClusterClient(Cluster(bootstrap, timeout))
+    changes = [each for each in client.features() if each.highest > each.finalized]
+    for each in changes:
+        print(f"{each.name}: {each.finalized} -> {each.highest}")
+    if not changes:
+        print("penstock: the cluster uses all that its brokers know", file=sys.stderr)
+    if dry_run or not changes:
+        return
+    confirm("Change it? There is no way back.", yes, "upgrades", "upgraded")
+    client.finalize({each.name: each.highest for each in changes})
+    print("penstock: upgraded", file=sys.stderr)
 
 
 @app.command()

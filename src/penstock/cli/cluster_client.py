@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
+from penstock import __version__
 from penstock.cli.client import fail
-from penstock.cli.cluster_view import BrokerView, ClusterView, PartitionView
+from penstock.cli.cluster_view import BrokerView, ClusterView, FeatureView, PartitionView
 from penstock.cli.connection import Cluster, Node, check, error_name, reason
 from penstock.controller.commands import AlterOperation, ElectionType, ResourceType
 from penstock.core.config import DRAINING_KEY
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
 from penstock.protocol.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -32,6 +35,7 @@ from penstock.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 from penstock.protocol.messages.elections import ElectionPartitions, ElectLeadersRequest, ElectLeadersResponse
+from penstock.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from penstock.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -42,6 +46,7 @@ from penstock.protocol.messages.reassignments import (
     ReassignableTopic,
 )
 
+_FEATURES_SINCE = 3
 HOST_KEY = "penstock.host"
 # Nothing is wrong when a partition is led as wanted already, or cannot be yet.
 _FINE_FOR_ELECTIONS = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
@@ -131,7 +136,26 @@ class ClusterClient:
                         sizes[where] = max(sizes[where], row.partition_size)
         return dict(sizes)
 
+    def features(self) -> list[FeatureView]:
+        """What is finalized, and what every broker that is there knows."""
+        answers = [self._versions_of(node) for node in self._cluster.nodes()]
+        finalized = {each.name: each.max_version_level for each in answers[0].finalized_features}
+        common = [{each.name: each.max_version for each in answer.supported_features} for answer in answers]
+        return [
+            FeatureView(name, level, min(known.get(name, level) for known in common))
+            for name, level in sorted(finalized.items())
+        ]
+
+    def _versions_of(self, node: Node) -> ApiVersionsResponse:
+        request = ApiVersionsRequest(client_software_name="penstock", client_software_version=__version__)
+        return self._cluster.ask(node, request, ApiVersionsResponse, _FEATURES_SINCE)
+
     # Changing
+
+    def finalize(self, levels: Mapping[str, int]) -> None:
+        updates = [FeatureUpdateKey(feature=name, max_version_level=level) for name, level in levels.items()]
+        answer = self._cluster.ask_any(UpdateFeaturesRequest(feature_updates=updates), UpdateFeaturesResponse)
+        self._check("not upgraded", answer.error_code, answer.error_message)
 
     def reassign(self, targets: Targets) -> None:
         request = AlterPartitionReassignmentsRequest(

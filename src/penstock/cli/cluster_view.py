@@ -34,6 +34,15 @@ class BrokerView:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureView:
+    """The version that is finalized, and the highest that all brokers know."""
+
+    name: str
+    finalized: int
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionView:
     """`leader` is None while nobody leads. While it moves, `replicas` are those it is to have, `leaving` the others."""
 
