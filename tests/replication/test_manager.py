@@ -98,7 +98,7 @@ async def test_given_a_leader_that_is_elected_again_unnoticed_then_who_runs_on_t
 async def test_given_a_partition_that_goes_to_others_then_who_runs_on_it_is_told_and_its_files_go(
     tmp_path: Path,
 ) -> None:
-    cluster, heard = ACluster(ONE, TWO), Heard()
+    cluster, heard = ACluster(ONE, TWO).with_features(), Heard()
     cluster.create("orders", -1, -1, assignments=((0, (ONE, TWO)), (1, (ONE, TWO))))
     async with a_manager(tmp_path, heard) as manager:
         await manager.start(cluster.image)
@@ -121,7 +121,7 @@ async def test_given_a_partition_that_goes_and_comes_back_at_once_then_it_begins
     tmp_path: Path, turns: int
 ) -> None:
     """However far the change before has been carried out by then."""
-    cluster = ACluster(ONE, TWO, THREE)
+    cluster = ACluster(ONE, TWO, THREE).with_features()
     cluster.create("orders", -1, -1, assignments=((0, (ONE, TWO)),))
     async with a_manager(tmp_path, Heard()) as manager:
         await manager.start(cluster.image)
@@ -142,7 +142,7 @@ async def test_given_a_partition_that_goes_and_comes_back_at_once_then_it_begins
 
 
 async def test_given_logs_of_partitions_that_are_on_other_brokers_now_when_started_then_they_go(tmp_path: Path) -> None:
-    cluster = ACluster(ONE, TWO)
+    cluster = ACluster(ONE, TWO).with_features()
     cluster.create("orders", -1, -1, assignments=((0, (ONE, TWO)), (1, (ONE, TWO))))
     async with a_manager(tmp_path, Heard()) as manager:
         await manager.start(cluster.image)
