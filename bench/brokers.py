@@ -6,14 +6,14 @@ Both come from the tests' kit; only what would falsify a measurement is set othe
 import base64
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from tests.testkit import Broker, KafkaBroker
+from tests.testkit import Broker, Cluster, KafkaBroker
 from tests.testkit.broker_process import BrokerProcess
 from tests.testkit.waiting import eventually
 
@@ -45,6 +45,17 @@ class Penstock(Broker):
 
     START_TIMEOUT_S = START_TIMEOUT_S
     STOP_TIMEOUT_S = START_TIMEOUT_S
+
+
+class PenstockCluster(Cluster):
+    """Brokers of Penstock with its own session timeout, where none is asked for."""
+
+    BROKER = Penstock
+
+    def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
+        super().__init__(directory, settings)
+        if "broker.session.timeout.ms" not in settings:
+            del self._settings["broker.session.timeout.ms"]
 
 
 class ApacheKafka(KafkaBroker):
@@ -82,10 +93,21 @@ def admin_client(broker: BrokerProcess) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": silent})
 
 
-def create_topic(broker: BrokerProcess, topic: str, partitions_count: int, configs: Mapping[str, str]) -> bytes:
-    """Returns the topic id when every partition has a leader."""
+def create_topic(
+    broker: BrokerProcess,
+    topic: str,
+    partitions_count: int,
+    configs: Mapping[str, str],
+    replicas: Sequence[Sequence[int]] = (),
+) -> bytes:
+    """Returns the topic id when every partition has a leader. `replicas`: of each partition, the first leads."""
     admin = admin_client(broker)
-    admin.create_topics([NewTopic(topic, partitions_count, 1, config=dict(configs))])[topic].result(ADMIN_TIMEOUT_S)
+    if replicas:
+        assignment = [list(each) for each in replicas]
+        wanted = NewTopic(topic, partitions_count, replica_assignment=assignment, config=dict(configs))
+    else:
+        wanted = NewTopic(topic, partitions_count, 1, config=dict(configs))
+    admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
     return eventually(
         lambda: _topic_id_when_led(admin, topic), ADMIN_TIMEOUT_S, f"{topic} has partitions without a leader"
     )
@@ -113,6 +135,10 @@ def delete_topic(broker: BrokerProcess, topic: str) -> None:
     """Returns when its files are gone: freed pages are never written back, so what comes next meets an idle disk."""
     admin = admin_client(broker)
     admin.delete_topics([topic])[topic].result(ADMIN_TIMEOUT_S)
+    await_deleted(broker, topic)
+
+
+def await_deleted(broker: BrokerProcess, topic: str) -> None:
     eventually(
         lambda: not any(broker.data.glob(f"{topic}-*")), ADMIN_TIMEOUT_S, f"the files of {topic} are still there"
     )

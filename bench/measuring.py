@@ -1,7 +1,7 @@
 """One timed run of a client against a broker, and the row that several of them make."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.testkit.broker_process import BrokerProcess
@@ -15,7 +15,7 @@ from bench.stub import stub
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A client's run, and what it cost the broker."""
+    """A client's run, and what it cost the broker, or all of them together."""
 
     elapsed_s: float
     client_cpu_s: float
@@ -25,11 +25,18 @@ class Run:
 
 def measure(broker: BrokerProcess, client: Callable[..., Replayed], *arguments: object) -> Run:
     """Runs the client in a process of its own."""
-    process.forget_peak(broker.pid)
-    cpu_before = process.cpu_s(broker.pid)
+    return measure_all([broker], client, *arguments)
+
+
+def measure_all(brokers: Sequence[BrokerProcess], client: Callable[..., Replayed], *arguments: object) -> Run:
+    """The same of brokers that work together: the time of all, the memory of the largest."""
+    pids = [broker.pid for broker in brokers]
+    for pid in pids:
+        process.forget_peak(pid)
+    cpu_before = sum(map(process.cpu_s, pids))
     replayed = in_own_process(client, *arguments)
-    broker_cpu_s = process.cpu_s(broker.pid) - cpu_before
-    return Run(replayed.elapsed_s, replayed.client_cpu_s, broker_cpu_s, process.peak_resident_mb(broker.pid))
+    brokers_cpu_s = sum(map(process.cpu_s, pids)) - cpu_before
+    return Run(replayed.elapsed_s, replayed.client_cpu_s, brokers_cpu_s, max(map(process.peak_resident_mb, pids)))
 
 
 def throughput_row(scenario: str, system: str, figure: str, runs: list[Run], count: int, item_bytes: int) -> Row:

@@ -7,7 +7,20 @@ from pathlib import Path
 
 from tests.testkit.broker_process import BrokerProcess
 
-from bench import brokers, compaction, groups, librdkafka, lifecycle, machine, raw_fetch, raw_produce, transactions
+from bench import (
+    brokers,
+    compaction,
+    failover,
+    groups,
+    librdkafka,
+    lifecycle,
+    machine,
+    many_replicas,
+    raw_fetch,
+    raw_produce,
+    replicated,
+    transactions,
+)
 from bench.report import Row
 
 MACHINE: Mapping[str, Callable[[Path, int], Row]] = {
@@ -43,6 +56,10 @@ WITH_OWN_BROKERS: Mapping[str, Callable[[str, Path, int], list[Row]]] = {
     transactions.IDS_NAME: transactions.ids_rows,
     compaction.SPEED_NAME: compaction.compaction_rows,
     compaction.LATENCY_NAME: compaction.latency_rows,
+    replicated.NAME: replicated.replicated_rows,
+    failover.HANDOVER_NAME: failover.handover_rows,
+    **{name: partial(failover.failover_rows, name, settings) for name, settings in failover.SESSIONS.items()},
+    many_replicas.NAME: many_replicas.cluster_rows,
 }
 
 NAMES = tuple(dict.fromkeys([*MACHINE, *ON_A_BROKER, *WITH_OWN_BROKERS]))

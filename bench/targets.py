@@ -83,6 +83,13 @@ TARGETS: tuple[Throughput | Limit | Minimum, ...] = (
     Minimum("transactions-page-cache-v2", "commits_per_s", 1_000),
     Limit("transactional-ids-1k", "grown_mb", 20),
     Minimum("fetch-committed", "uncommitted_share", 0.9),
+    Minimum("replicated", "single_share", 0.25),
+    Limit("handover", "handover_ms", 300),
+    Limit("failover", "failover_s", 4),
+    Limit("failover-1s", "failover_s", 1.5),
+    Limit("cluster-3000", "failover_s", 10),
+    Limit("cluster-3000", "started_s", 20),
+    Limit("cluster-3000", "idle_cpu_share", 0.03),
 )
 
 
