@@ -109,6 +109,35 @@ def test_given_nothing_new_when_a_follower_is_silent_then_it_stays() -> None:
     assert isr.propose(10, 1_000_000) is None
 
 
+def test_given_replicas_at_rest_for_long_when_something_is_written_then_they_are_behind_only_from_then_on() -> None:
+    isr = an_isr(LEADER, FAST, SLOW)
+    isr.held(LEADER, 10)
+    for follower in (FAST, SLOW):
+        fetch(isr, follower, 10, 10)
+
+    assert isr.is_at_rest(10, 1_000_000)
+    assert not isr.is_at_rest(20, 1_000_500)
+
+    assert isr.propose(20, 1_000_000 + LAG_MAX_MS) is None
+    assert ids(isr.propose(20, 1_000_001 + LAG_MAX_MS)) == [LEADER]
+
+
+@pytest.mark.parametrize("silent", [FAST, SLOW])
+def test_given_a_member_that_has_said_nothing_in_this_epoch_then_the_partition_is_not_at_rest(silent: BrokerId) -> None:
+    isr = an_isr(LEADER, FAST, SLOW, high_watermark=10)
+    fetch(isr, FAST if silent == SLOW else SLOW, 10, 10)
+
+    assert not isr.is_at_rest(10, 1_000)
+    assert silent not in (ids(isr.propose(10, LAG_MAX_MS + 1)) or [silent])
+
+
+def test_given_a_replica_that_is_not_in_sync_then_the_partition_is_not_at_rest() -> None:
+    isr = an_isr(LEADER, FAST, high_watermark=10)
+    fetch(isr, FAST, 10, 10)
+
+    assert not isr.is_at_rest(10, 1_000)
+
+
 def test_given_a_follower_below_the_epochs_start_when_it_fetches_then_it_joins_only_above_it() -> None:
     isr = an_isr(LEADER, high_watermark=3, start_offset=9)
 

@@ -95,6 +95,7 @@ class Member:
             groups=absent,
             transactions=absent,
             fetch_sessions=absent,
+            replica_sessions=absent,
             tasks=self.tasks,
             loop=asyncio.get_running_loop(),
             api_metrics={key: ApiMetrics() for key in INTERNAL_APIS},

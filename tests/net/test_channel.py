@@ -18,6 +18,7 @@ from penstock.core.ids import BrokerId
 from penstock.handlers.internal_gate import MAX_UNPROVEN_FRAME_BYTES, InternalGate
 from penstock.handlers.responses import response_frame
 from penstock.net.channel import (
+    MAX_KEPT_BYTES,
     MAX_UNPROVEN_ANSWER_BYTES,
     READ_BYTES,
     Address,
@@ -136,7 +137,7 @@ async def test_given_a_thousand_requests_at_once_then_each_gets_its_own_answer(p
     assert answers == bodies
 
 
-@pytest.mark.parametrize("size", [READ_BYTES - 40, READ_BYTES, 10 * 1024 * 1024])
+@pytest.mark.parametrize("size", [READ_BYTES - 40, READ_BYTES, MAX_KEPT_BYTES // 4, 10 * 1024 * 1024])
 async def test_given_answers_of_any_size_then_they_arrive_whole_and_belong_to_whoever_asked(
     peer: Peer, size: int
 ) -> None:
@@ -153,6 +154,19 @@ async def test_given_answers_of_any_size_then_they_arrive_whole_and_belong_to_wh
     assert await ask(channel, b"another") == b"another"  # nothing received later may change what was handed over
     decoded = [AskControllerResponse.decode(view, 0).body for view in views]
     assert decoded == [b"before", body, b"between", body[::-1], b"after"]
+
+
+async def test_given_a_large_answer_that_nobody_keeps_then_its_buffer_is_used_again(peer: Peer) -> None:
+    channel = await open_channel(peer.address, TWO)
+    buffers = []
+
+    for body in (b"x" * MAX_KEPT_BYTES, b"y" * (MAX_KEPT_BYTES // 2), b"z" * MAX_KEPT_BYTES):
+        view = await channel.request(AskControllerRequest(body=body[READ_BYTES:]), 0, timeout_ms=20_000)
+        assert AskControllerResponse.decode(view, 0).body == body[READ_BYTES:]
+        buffers.append(id(view.obj))
+        view.release()
+
+    assert len(set(buffers)) == 1
 
 
 async def test_given_answers_in_single_bytes_then_they_are_put_together() -> None:

@@ -151,6 +151,29 @@ async def test_given_records_that_were_cut_off_and_others_in_their_place_then_wh
     assert partition.high_watermark == partition.log.position_of(1)
 
 
+async def test_given_a_follower_that_was_cut_and_has_others_in_their_place_then_what_is_committed_ends_where_those_do(
+    tmp_path: Path,
+) -> None:
+    partition = a_partition(tmp_path / "orders-0", Files(2, "test"), flush_messages=NEVER)
+    partition.stop_leading(leader_epoch=2)
+    follower = partition.follow(leader_epoch=2)
+
+    def append_three(value: bytes) -> None:
+        for offset in range(3):
+            batch = build_batch([Record(None, value, (), 1)], base_offset=offset, leader_epoch=2)
+            partition.log.append_replicated(memoryview(batch), leader_epoch=2, now_ms=0)
+            partition.followed()
+
+    append_three(b"value")
+    partition.log.truncate_to(0, now_ms=0)
+    partition.followed()
+    append_three(b"another value")
+    follower.appended(FetchAnswer(ErrorCode.NONE, high_watermark=1, log_start_offset=0))
+    partition.followed()
+
+    assert partition.high_watermark == partition.log.position_of(1)
+
+
 async def test_given_a_fetch_of_a_process_that_was_replaced_when_it_comes_late_then_what_the_new_one_said_still_counts(
     tmp_path: Path,
 ) -> None:

@@ -19,6 +19,8 @@ SESSION_MS = 1_000
 class Cluster:
     """Use as `with Cluster.start(tmp_path, brokers=3, num_partitions=3) as cluster: cluster[1].kill()`."""
 
+    BROKER: type[Broker] = Broker
+
     def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
         self._directory = directory
         self._settings = {
@@ -47,7 +49,7 @@ class Cluster:
     def add(self, broker_id: int, **settings: Any) -> Broker:
         """One more broker, which returns when it is ready."""
         # Without an id of its own the brokers would be numbered in the order in which they come.
-        broker = Broker.start(
+        broker = self.BROKER.start(
             self._directory / f"broker-{broker_id}", **{"node.id": broker_id, **self._settings, **settings}
         )
         self._brokers[broker_id] = broker
@@ -74,6 +76,12 @@ class Cluster:
         failed = [error for error in self._together(_stop) if error is not None]
         if failed:
             raise failed[0]
+
+    def restart(self) -> None:
+        """All that do not run, at the same time; returns when they are ready."""
+        stopped = [broker for broker in self if not broker.is_running]
+        with ThreadPoolExecutor(max(1, len(stopped))) as pool:
+            list(pool.map(Broker.restart, stopped))
 
     def log_tail(self) -> str:
         return "\n".join(broker.log_tail() for broker in self)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.handlers.fetch_sessions import FetchSessions
     from penstock.metadata.follower import Follower
     from penstock.metadata.image import ClusterImage
+    from penstock.replication.fetch_session import ServingSessions
     from penstock.replication.manager import ReplicaManager
 
 
@@ -72,6 +73,7 @@ class Broker:
     groups: GroupCoordinators
     transactions: TransactionCoordinators
     fetch_sessions: FetchSessions
+    replica_sessions: ServingSessions
     tasks: TaskGroup
     loop: asyncio.AbstractEventLoop
     api_metrics: dict[int, ApiMetrics]

@@ -1,4 +1,5 @@
-"""ReplicaProgress: a follower says how much it has on disk, which acknowledgements wait for.
+"""ReplicaProgress: a follower says how much it has on disk, which acknowledgements wait for, and that its fetch, which
+waits here, should wait no longer.
 
 Ours, and served on the internal listener only.
 """
@@ -22,4 +23,8 @@ def replica_progress(request: ReplicaProgressRequest, context: RequestContext, b
             partition = broker.partitions.find(each.topic_id, each.partition)
             if each.leader_epoch == partition.leader_epoch:
                 partition.flushed_by(replica, request.broker_epoch, each.end_offset, each.flushed_offset, now_ms)
+    if request.hurried_session_id:
+        with suppress(BrokerError):  # that session is over, and so is the wait
+            session = broker.replica_sessions.find(replica, request.hurried_session_id)
+            session.hurry(request.hurried_session_epoch)
     done(ReplicaProgressResponse())

@@ -37,6 +37,8 @@ CONNECT_TIMEOUT_MS = 2_000
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 # What is read at once. An answer that is larger gets a buffer of its own, which the rest of it is received into.
 READ_BYTES = 64 * 1024
+# Such a buffer is used again when nobody has a view of it any more: fresh memory costs half as much as filling it.
+MAX_KEPT_BYTES = 4 * 1024 * 1024
 # From somebody who has not proven anything yet, and from a broker: more than the largest answer to a fetch.
 MAX_UNPROVEN_ANSWER_BYTES = 16 * 1024
 MAX_ANSWER_BYTES = 1 << 30
@@ -147,6 +149,7 @@ class _Receiving(asyncio.BufferedProtocol):
         self._end = 0
         self._large: memoryview | None = None  # the answer that is being received into a buffer of its own
         self._large_end = 0
+        self._kept = bytearray()
         self.max_answer_bytes = MAX_UNPROVEN_ANSWER_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -182,7 +185,7 @@ class _Receiving(asyncio.BufferedProtocol):
                 if start + size <= READ_BYTES:
                     start -= _SIZE.size
                     break
-                self._large = memoryview(bytearray(size))
+                self._large = self._room_for(size)
                 self._large_end = end - start
                 self._large[: self._large_end] = view[start:end]
                 start = end
@@ -192,6 +195,23 @@ class _Receiving(asyncio.BufferedProtocol):
         self._end = end - start
         if start and self._end:
             view[: self._end] = view[start:end]
+
+    def _room_for(self, size: int) -> memoryview:
+        if len(self._kept) >= size and not _is_seen(self._kept):
+            return memoryview(self._kept)[:size]
+        room = bytearray(size)
+        if size <= MAX_KEPT_BYTES:
+            self._kept = room
+        return memoryview(room)
+
+
+def _is_seen(buffer: bytearray) -> bool:
+    """Whether there are views of it: then its length cannot be changed."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return True
+    return False
 
 
 async def open_channel(address: Address, credentials: Credentials, *, timeout_ms: int = CONNECT_TIMEOUT_MS) -> Channel:

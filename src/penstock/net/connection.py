@@ -74,6 +74,10 @@ class Answer:
         self.parts = parts
         self._connection.answered()
 
+    def after_writes(self, work: Callable[[], None]) -> None:
+        """What several appends of this turn have part in is worth doing once, when all of them are written."""
+        self._connection.after_writes(work)
+
     def abandon(self, reason: str) -> None:
         """There is no answer to give: all the protocol allows is to close the connection."""
         self._connection.close(reason)
@@ -259,6 +263,9 @@ class Connection:
             self._send_scheduled = True
             self._tick.send(self._collect)
 
+    def after_writes(self, work: Callable[[], None]) -> None:
+        self._tick.send(work)
+
     def _collect(self) -> None:
         self._send_scheduled = False
         if self.closed:
@@ -339,7 +346,7 @@ class Connection:
             out[0] = read_span(span)
             self._out_bytes += span.length
             return
-        sent = send_span(self._socket, span, to_this_machine=self._client_is_here)
+        sent = send_span(self._socket, span, to_this_machine=self._client_is_here, more_follows=len(out) > 1)
         self.active = True
         self.sent_bytes += sent
         if sent == span.length:

@@ -40,11 +40,13 @@ def read_span(span: FileSpan) -> bytes:
     return content
 
 
-def send_span(sock: socket.socket, span: FileSpan, *, to_this_machine: bool) -> int:
+def send_span(sock: socket.socket, span: FileSpan, *, to_this_machine: bool, more_follows: bool) -> int:
     """How many bytes of the span the socket took, at least one."""
     mapped = _map(span) if to_this_machine else None
     if mapped is not None:
-        return _send_mapped(sock, mapped, span.position % mmap.ALLOCATIONGRANULARITY)
+        # A few bytes by themselves behind the span would wake the client a second time.
+        flags = socket.MSG_MORE if more_follows else 0
+        return _send_mapped(sock, mapped, span.position % mmap.ALLOCATIONGRANULARITY, flags)
     sent = os.sendfile(sock.fileno(), span.file.fd, span.position, span.length)
     if sent == 0:
         raise OSError(0, "file ended inside a response")
@@ -65,7 +67,7 @@ def _map(span: FileSpan) -> mmap.mmap | None:
         return None
 
 
-def _send_mapped(sock: socket.socket, mapped: mmap.mmap, start: int) -> int:
+def _send_mapped(sock: socket.socket, mapped: mmap.mmap, start: int, flags: int) -> int:
     # Only the kernel may read the mapping: should the file be cut meanwhile, it says EFAULT where we would get SIGBUS.
     with mapped, memoryview(mapped) as whole, whole[start:] as content:
-        return sock.send(content)
+        return sock.send(content, flags)

@@ -1,10 +1,10 @@
 """What this broker follows of one other broker: one fetch at a time for all of it, and what to do with each answer.
 
-An answer has a limit, and the leader fills it in the order of the question. So what had records in the last answer is
-asked for behind the rest in the next: a partition with much to catch up on must not hold up those that are in sync.
+Only what has changed is asked, in a fetch session (fetch_session.py). An answer has a limit, and who has had records
+in it comes behind the others in the next: a partition with much to catch up on must not hold up those that are in sync.
 
-The leader lets a fetch wait for something new. So partitions that come or go meanwhile, and what became durable, must
-not wait for it: the fetch is given up for a new one, and progress goes its own way.
+The leader lets a fetch wait for something new, and what became durable must not wait for it: progress goes its own way,
+by which the leader is also told to answer when there is something else to ask.
 
 Progress is told only of a log that agrees with the leader's, as an answer has shown: what a follower has on disk and
 its leader has not must not count.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -27,10 +28,12 @@ from penstock.protocol.messages.records import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
     ReplicaState,
 )
-from penstock.replication.follower import FetchAnswer, NextFetch, StartAnew, Take, Truncate
+from penstock.replication.fetch_session import NO_SESSION, Asking, Key, NextRequest
+from penstock.replication.follower import FetchAnswer, FollowerState, NextFetch, StartAnew, Take, Truncate
 from penstock.replication.partition import Partition
 from penstock.runtime.clock import Clock
 from penstock.storage.replicated import BeginsEarlier
@@ -46,7 +49,6 @@ PROGRESS_TIMEOUT_MS = 10_000
 LONGEST_PAUSE_MS = 1_000
 RETRY_PROGRESS_S = 0.1
 
-Key = tuple[TopicId, int]
 Shorten = Callable[[Partition, Truncate | StartAnew], Awaitable[None]]
 
 
@@ -81,13 +83,18 @@ class Fetcher:
         self._config = config
         self._clock = clock
         self._followed: dict[Key, Partition] = {}
+        self._asking = Asking()
+        # Those that have something to wait for before they ask again.
+        self._waiting: set[Key] = set()
+        self._channel: Channel | None = None
+        self._is_unanswered = False
+        self._hurries = False
         # Those whose logs agree with the leader's, in its present epoch, as it knows of this session of ours.
         self._agreed: set[Key] = set()
         self._agreed_in: int | None = None
         self._news: dict[Key, Partition] = {}
         self._has_news = asyncio.Event()
         self._changed = asyncio.Event()
-        self._waiting_on: Channel | None = None
 
     # What is followed
 
@@ -95,7 +102,11 @@ class Fetcher:
         key = (partition.topic_id, partition.topic_partition.partition)
         self._followed[key] = partition
         self._agreed.discard(key)
-        self._interrupt()
+        self._asking.look_at(key)
+        self._changed.set()
+        if self._is_unanswered:
+            self._hurries = True
+            self._has_news.set()
 
     def remove(self, partition: Partition) -> None:
         key = (partition.topic_id, partition.topic_partition.partition)
@@ -103,12 +114,7 @@ class Fetcher:
             del self._followed[key]
             self._agreed.discard(key)
             self._news.pop(key, None)
-            self._interrupt()
-
-    def _interrupt(self) -> None:
-        self._changed.set()
-        if self._waiting_on is not None:
-            self._waiting_on.close("what is followed has changed")
+            self._asking.look_at(key)
 
     def flushed(self, partition: Partition) -> None:
         self._report((partition.topic_id, partition.topic_partition.partition), partition)
@@ -129,27 +135,84 @@ class Fetcher:
                 # To the leader this is another process now, and it forgets what the last one had on disk.
                 self._agreed_in = epoch
                 self._agreed.clear()
-            asked = self._due()
-            if not asked:
+                self._asking.start_over(self._followed)
+            if not self._followed and not len(self._asking):
                 await self._pause()
                 continue
-            try:
-                answer = await self._ask(asked, epoch)
-            except BrokerError as error:
-                if not self._changed.is_set():
-                    await self._unanswered(asked, error)
-                continue
-            await self._answered(asked, answer)
+            await self._fetch_once(epoch)
 
-    def _due(self) -> dict[Key, NextFetch]:
+    async def _fetch_once(self, epoch: int | None) -> None:
+        # A function of its own, so that nothing keeps the buffer of the last answer while the next is received.
+        try:
+            answer = await self._ask(epoch)
+        except BrokerError as error:
+            await self._unanswered(error)
+            return
+        if answer is None:
+            await self._pause()
+        else:
+            await self._answered(answer)
+
+    async def _ask(self, epoch: int | None) -> FetchResponse | None:
+        """None: there is nothing to ask for now."""
+        address = self._address()
+        if address is None or epoch is None:
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"broker {self._leader} is not there, or this one is not")
+        channel = await self._fetching.to(address)
+        if channel is not self._channel:
+            self._channel = channel
+            self._asking.start_over(self._followed)
+        wait_ms = self._look_at_waiting()
+        request = self._asking.request(self._question)
+        if not len(self._asking) and not request.forgotten:
+            return None
+        self._is_unanswered = True
+        try:
+            body = await channel.request(
+                self._fetch_request(request, epoch, wait_ms), FETCH_VERSION, timeout_ms=wait_ms + ANSWER_MS
+            )
+        finally:
+            self._is_unanswered = self._hurries = False
+        return FetchResponse.decode(body, FETCH_VERSION)
+
+    def _fetch_request(self, request: NextRequest, epoch: int, wait_ms: int) -> FetchRequest:
+        config = self._config()
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=epoch),
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=config.int("replica.fetch.response.max.bytes"),
+            session_id=request.session_id,
+            session_epoch=request.session_epoch,
+            topics=_topics(request.wanted, config.int("replica.fetch.max.bytes")),
+            forgotten_topics_data=_forgotten(request.forgotten),
+        )
+
+    def _look_at_waiting(self) -> int:
+        """Those whose time has come are asked for. Returns how long the leader may wait, for the sake of the others."""
+        longest_ms = self._config().int("replica.fetch.wait.max.ms")
+        if not self._waiting:
+            return longest_ms
         now_ms = self._clock.monotonic_ms()
-        due = {}
-        for key, partition in self._followed.items():
-            follower = partition.follower
-            wanted = None if follower is None else follower.next_fetch(now_ms)
-            if wanted is not None and not self._holds_up(partition):
-                due[key] = wanted
-        return due
+        for key in list(self._waiting):
+            partition = self._followed.get(key)
+            follower = None if partition is None else partition.follower
+            if follower is None or follower.retry_ms <= now_ms:
+                self._waiting.discard(key)
+                self._asking.look_at(key)
+            else:
+                longest_ms = min(longest_ms, math.ceil(follower.retry_ms - now_ms))
+        return longest_ms
+
+    def _question(self, key: Key) -> NextFetch | None:
+        partition = self._followed.get(key)
+        if partition is None or partition.follower is None:
+            return None
+        asked = partition.follower.next_fetch(self._clock.monotonic_ms())
+        if asked is None or self._holds_up(partition):
+            self._waiting.add(key)
+            return None
+        return asked
 
     async def _pause(self) -> None:
         """Until something changes, or the first of those that have to wait may ask again."""
@@ -160,54 +223,38 @@ class Fetcher:
             async with asyncio.timeout(min(pause_ms, LONGEST_PAUSE_MS) / 1000):
                 await self._changed.wait()
 
-    async def _ask(self, asked: dict[Key, NextFetch], epoch: int | None) -> FetchResponse:
-        config, address = self._config(), self._address()
-        if address is None or epoch is None:
-            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"broker {self._leader} is not there, or this one is not")
-        wait_ms = config.int("replica.fetch.wait.max.ms")
-        request = FetchRequest(
-            replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=epoch),
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=config.int("replica.fetch.response.max.bytes"),
-            session_epoch=-1,
-            topics=_topics(asked, config.int("replica.fetch.max.bytes")),
-        )
-        channel = await self._fetching.to(address)
-        if self._changed.is_set():
-            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "what is followed has changed")
-        self._waiting_on = channel
-        try:
-            body = await channel.request(request, FETCH_VERSION, timeout_ms=wait_ms + ANSWER_MS)
-        finally:
-            self._waiting_on = None
-        return FetchResponse.decode(body, FETCH_VERSION)
-
-    async def _unanswered(self, asked: dict[Key, NextFetch], error: BrokerError) -> None:
+    async def _unanswered(self, error: BrokerError) -> None:
+        """Whatever the leader knows, it is to be told anew."""
         now_ms = self._clock.monotonic_ms()
-        for key in asked:
-            partition = self._followed.get(key)
-            if partition is not None and partition.follower is not None:
+        for partition in self._followed.values():
+            if partition.follower is not None:
                 partition.follower.unanswered(error.message, now_ms)
+        self._channel = None
+        self._asking.start_over(self._followed)
         await self._pause()
 
     # Answers
 
-    async def _answered(self, asked: dict[Key, NextFetch], answer: FetchResponse) -> None:
+    async def _answered(self, answer: FetchResponse) -> None:
         if answer.error_code:
             error = BrokerError(error_code_of(answer.error_code), f"broker {self._leader} refused a fetch")
-            await self._unanswered(asked, error)
+            await self._unanswered(error)
             return
+        self._asking.answered(answer.session_id)
         for topic in answer.responses:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
-                partition, question = self._followed.get(key), asked.get(key)
+                partition, question = self._followed.get(key), self._asking.question(key)
                 if partition is not None and question is not None:
-                    await self._take(partition, question, row)
+                    await self._take(key, partition, question, row)
+        if answer.session_id == NO_SESSION:
+            # A leader of the last release: it knows only what stands in a request.
+            self._asking.start_over(self._followed)
 
-    async def _take(self, partition: Partition, question: NextFetch, row: PartitionData) -> None:
+    async def _take(self, key: Key, partition: Partition, question: NextFetch, row: PartitionData) -> None:
         follower = partition.follower
         if follower is None:
+            self._asking.look_at(key)
             return
         diverging = row.diverging_epoch
         answer = FetchAnswer(
@@ -218,17 +265,22 @@ class Fetcher:
         )
         step = follower.answered(question, answer, self._clock.monotonic_ms())
         if isinstance(step, Take):
-            await self._append(partition, answer, row.records)
-        elif isinstance(step, Truncate | StartAnew):
+            await self._append(key, partition, answer, row.records)
+            return
+        # The leader has dropped it, or its answer was to another question than the one of now.
+        self._asking.dropped(key)
+        if isinstance(step, Truncate | StartAnew):
             log.info(
                 "replica shortened",
                 extra={"partition": str(partition.topic_partition), "step": step, "leader": self._leader},
             )
             await self._shorten(partition, step)
 
-    async def _append(self, partition: Partition, answer: FetchAnswer, records: object) -> None:
+    async def _append(self, key: Key, partition: Partition, answer: FetchAnswer, records: object) -> None:
         follower = partition.follower
         assert follower is not None
+        if records or follower.state is not FollowerState.FETCHING:
+            self._asking.look_at(key)
         assert isinstance(records, memoryview | bytes)
         try:
             if records:
@@ -244,12 +296,10 @@ class Fetcher:
             return
         partition.log.move_log_start(follower.appended(answer))
         partition.followed()
-        key = (partition.topic_id, partition.topic_partition.partition)
         if self._followed.get(key) is not partition:
             return
         if records:
             self._received(partition, len(view))
-            self._followed[key] = self._followed.pop(key)
         if key not in self._agreed:
             self._agreed.add(key)
             self._report(key, partition)
@@ -262,11 +312,15 @@ class Fetcher:
             await self._has_news.wait()
             self._has_news.clear()
             news, self._news = self._news, {}
+            hurries, self._hurries = self._hurries, False
             address, epoch = self._address(), self._session_epoch()
-            if address is None or epoch is None or not news:
+            if address is None or epoch is None or not (news or hurries):
                 continue  # told anew when this broker follows anew, or in a new session
             request = ReplicaProgressRequest(
-                broker_epoch=epoch, partitions=[_progress(partition) for partition in news.values()]
+                broker_epoch=epoch,
+                partitions=[_progress(partition) for partition in news.values()],
+                hurried_session_id=self._asking.session_id if hurries else NO_SESSION,
+                hurried_session_epoch=self._asking.epoch,
             )
             try:
                 channel = await self._talking.to(address)
@@ -295,6 +349,13 @@ def _topics(asked: dict[Key, NextFetch], max_bytes: int) -> list[FetchTopic]:
             )
         )
     return topics
+
+
+def _forgotten(keys: list[Key]) -> list[ForgottenTopic]:
+    topics: dict[TopicId, list[int]] = {}
+    for topic_id, partition in keys:
+        topics.setdefault(topic_id, []).append(partition)
+    return [ForgottenTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
 
 
 def _progress(partition: Partition) -> ReplicaProgressPartition:

@@ -58,6 +58,11 @@ class NextFetch(NamedTuple):
     flushed_offset: int
     cleaned_offset: int
 
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """What the leader has to be told anew when it changes."""
+        return self.fetch_offset, self.last_fetched_epoch, self.current_leader_epoch, self.log_start_offset
+
 
 class FetchAnswer(NamedTuple):
     """What the leader said, its records aside. With OFFSET_OUT_OF_RANGE too it says where its log starts."""

@@ -172,8 +172,6 @@ class Housekeeping:
             await asyncio.sleep(EXPIRY_INTERVAL_S)
             now_ms = self._clock.monotonic_ms()
             for turn, partition in enumerate(list(self._partitions.all()), 1):
-                partition.expire(now_ms)
-                partition.flush_if_due(now_ms)
-                partition.look_at_replicas(now_ms)
+                partition.look_around(now_ms)
                 if turn % PARTITIONS_PER_TURN == 0:
                     await asyncio.sleep(0)

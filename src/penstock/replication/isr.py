@@ -14,6 +14,7 @@ On one node the leader is the whole set; the rules are the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -82,12 +83,10 @@ class _Follower:
             return
         self.mark_offset, self.mark_ms = leader_end_offset, now_ms
 
-    def is_caught_up(self, leader_end_offset: int, lag_max_ms: int, now_ms: float) -> bool:
-        return self.held_offset >= leader_end_offset or now_ms - self.caught_up_ms <= lag_max_ms
-
 
 class Isr:
     __slots__ = (
+        "_at_rest_ms",
         "_followers",
         "_held",
         "_is_in_doubt",
@@ -137,6 +136,8 @@ class Isr:
         # Whether one of those was sent and no answer tells what became of it.
         self._is_in_doubt = False
         self._not_before_ms: float = 0
+        # When all replicas were last seen to hold everything. They need not say so again while nothing is written.
+        self._at_rest_ms = -math.inf
         self._leader = leader if leader is not None else next(iter(self.members))
         others = {*(replicas or self.members)} - {self._leader}
         self._followers = {
@@ -182,6 +183,19 @@ class Isr:
         """Below it every replica has everything and has compacted it: markers and tombstones may go (trap D4)."""
         offsets = [min(each.end_offset, each.cleaned_offset) for each in self._followers.values()]
         return max(0, min([own_cleaned_offset, *offsets]))
+
+    def is_at_rest(self, leader_end_offset: int, now_ms: float) -> bool:
+        """Whether all replicas are in sync and have said that they hold everything: time gives no reason for anything.
+
+        To be asked from time to time, so that it is known since when they may have fallen behind.
+        """
+        if self.high_watermark < leader_end_offset or self.pending is not None or not self.is_full:
+            return False
+        for follower in self._followers.values():
+            if follower.held_offset < leader_end_offset:
+                return False
+        self._at_rest_ms = now_ms
+        return True
 
     # Offsets
 
@@ -273,7 +287,12 @@ class Isr:
     def _is_awaited(self, replica: BrokerId, leader_end_offset: int, now_ms: float) -> bool:
         """Whether it is so close that it is about to join. Otherwise, while others go ahead, it never could."""
         follower = self._followers[replica]
-        return self._is_serving(replica) and follower.is_caught_up(leader_end_offset, self.lag_max_ms, now_ms)
+        return self._is_serving(replica) and self._is_caught_up(follower, leader_end_offset, now_ms)
+
+    def _is_caught_up(self, follower: _Follower, leader_end_offset: int, now_ms: float) -> bool:
+        if follower.held_offset >= leader_end_offset:
+            return True
+        return now_ms - max(follower.caught_up_ms, self._at_rest_ms) <= self.lag_max_ms
 
     def _is_serving(self, replica: BrokerId) -> bool:
         """Whether the process that has fetched in this leader epoch is the one that the store knows."""
@@ -311,7 +330,7 @@ class Isr:
         if member == self._leader:
             return True
         follower = self._followers.get(member)
-        return follower is not None and follower.is_caught_up(leader_end_offset, self.lag_max_ms, now_ms)
+        return follower is not None and self._is_caught_up(follower, leader_end_offset, now_ms)
 
     def _may_join(self, replica: BrokerId) -> bool:
         needed_offset = max(self.high_watermark, self.start_offset)

@@ -80,6 +80,7 @@ class Partition(ReadablePartition):
         "is_throttled_as_leader",
         "limits",
         "metrics",
+        "min_isr",
         "topic_id",
         "verification",
     )
@@ -114,7 +115,7 @@ class Partition(ReadablePartition):
         self._replication = replication
         self._has_replicas = False
         self._replication_factor = 1
-        # Where recent writes ended, while there are replicas: the high watermark will come to most of these places.
+        # Where recent writes ended, if there are other replicas: the high watermark will come to most of these places.
         self._written: deque[LogPosition] = deque(maxlen=WRITES_REMEMBERED)
         self.broker_id = broker_id
         self._tick = tick
@@ -135,6 +136,7 @@ class Partition(ReadablePartition):
         self.log.config = LogConfig.of(config)
         self._is_plain = self.limits.is_plain and not self.is_internal
         self._stamps = config.is_log_append_time
+        self._count_needed()
         self._isr.min_isr = self.min_isr
         partition = self.topic_partition.partition
         self.is_throttled_as_leader = is_listed(config.leader_replication_throttled_replicas, partition, self.broker_id)
@@ -142,16 +144,16 @@ class Partition(ReadablePartition):
             config.follower_replication_throttled_replicas, partition, self.broker_id
         )
 
-    @property
-    def min_isr(self) -> int:
+    def _count_needed(self) -> None:
         """How many must be in sync to commit: never more than there are to be replicas. The controller counts alike."""
-        return min(self.config.min_insync_replicas, self._replication_factor)
+        self.min_isr = min(self.config.min_insync_replicas, self._replication_factor)
 
     # Leading
 
     def lead(self, state: PartitionImage, serving: Mapping[BrokerId, int], lag_max_ms: int, now_ms: int) -> None:
         """This broker leads from now on, or goes on to lead in a later epoch or with other in-sync replicas."""
         self._replication_factor = state.replication_factor
+        self._count_needed()
         self._has_replicas = len(state.replicas) > 1
         if self.is_led and state.leader_epoch == self.leader_epoch:
             self._lead_on(state, serving, now_ms)
@@ -210,6 +212,10 @@ class Partition(ReadablePartition):
     def followed(self) -> None:
         """The follower's log has grown or was cut: what is committed here is what the follower says."""
         assert self.follower is not None
+        end = self.log.end_position
+        if self._written and end.offset < self._written[-1].offset:
+            self._written.clear()  # cut off, and what is written in its place ends elsewhere
+        self._written.append(end)
         before, self.high_watermark = self.high_watermark, self._position_at(self.follower.high_watermark)
         if self.high_watermark.offset < before.offset:
             self._stable_position = self.high_watermark
@@ -275,9 +281,22 @@ class Partition(ReadablePartition):
         """In-sync followers that a consumer can read from `offset` on from, and where their logs end."""
         return self._isr.followers_with(offset) if self._has_replicas else {}
 
+    def look_around(self, now_ms: int) -> None:
+        """What only time brings about. Called twice a second for thousands of partitions, most of which are idle."""
+        if self._unacknowledged:
+            self.expire(now_ms)
+        if self.log.is_dirty or self._dirty_since_ms is not None:
+            self.flush_if_due(now_ms)
+        if self._has_replicas and self.refusal is None:
+            self.look_at_replicas(now_ms)
+
     def look_at_replicas(self, now_ms: int) -> None:
         """Who has fallen behind, and who could join: to be asked from time to time."""
         if not self.is_led or not self._has_replicas:
+            return
+        for waiter in self.replica_waiters:
+            waiter.log_starts_at(self.log.log_start_offset)
+        if self._isr.is_at_rest(self.log.end_position.offset, now_ms):
             return
         self._recounted(self._isr.tick(self.log.end_position.offset, now_ms))
         proposal = self._isr.propose(self.log.end_position.offset, now_ms)
@@ -460,6 +479,8 @@ class Partition(ReadablePartition):
 
     def _committed_up_to(self, position: LogPosition) -> None:
         before, self.high_watermark = self.high_watermark, position
+        for replica in self.replica_waiters:
+            replica.committed()
         if self.waiters:
             self._wake(before, position)
 

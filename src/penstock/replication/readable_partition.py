@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import TopicPartition
+from penstock.replication.fetch_session import Served
 from penstock.replication.follower import Follower
 from penstock.replication.parking import ParkedFetch
 from penstock.storage.log import Log
@@ -46,7 +47,7 @@ class ReadablePartition:
         self.follower: Follower | None = None
         self.waiters: set[ParkedFetch] = set()
         # Replicas wait for what is written, consumers for what is committed.
-        self.replica_waiters: set[ParkedFetch] = set()
+        self.replica_waiters: set[Served] = set()
         # Where the last stable offset lies, when that is not the high watermark; and what it was at the last wake-up.
         self._stable_position = high_watermark
         self._stable_seen = self.last_stable_offset
@@ -157,5 +158,7 @@ class ReadablePartition:
                 waiter.arrived(now.position - before.position)
 
     def wake_waiters(self) -> None:
-        for waiter in (*self.waiters, *self.replica_waiters):
+        for waiter in list(self.waiters):
             waiter.wake()
+        for replica in list(self.replica_waiters):
+            replica.wake()

@@ -43,6 +43,7 @@ from penstock.metadata.open_store import open_store
 from penstock.metadata.records import Endpoint, InvalidMetadata, SessionState
 from penstock.net.channel import Channels
 from penstock.net.listener import ConnectionLimits, Listener
+from penstock.replication.fetch_session import ServingSessions
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.replicas import Replicas
@@ -146,6 +147,8 @@ class Node:
         self._controller = Controller(self._service, self._follower, self._node_id, self._channels)
         # Fetches wait at the other end, and what waits holds up what is behind it on its channel.
         self._fetch_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
+        # And acknowledgements wait for progress, which must not wait behind what is asked of a controller.
+        self._progress_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
         replicas = Replicas(
             self._node_id,
             image=lambda: self._follower.image,
@@ -153,7 +156,7 @@ class Node:
             session_deadline_ms=lambda: self._session.deadline_ms,
             alter=ask_for(self._controller, self._node_id, lambda: self._session.epoch),
             fetching=self._fetch_channels,
-            talking=self._channels,
+            talking=self._progress_channels,
             config=self._current_config,
             tasks=self._tasks,
             clock=self._clock,
@@ -235,6 +238,7 @@ class Node:
             fetch_sessions=FetchSessions(
                 config.int("max.incremental.fetch.session.cache.slots"), int.from_bytes(os.urandom(3), "big")
             ),
+            replica_sessions=ServingSessions(int.from_bytes(os.urandom(3), "big")),
             tasks=self._tasks,
             loop=asyncio.get_running_loop(),
             api_metrics={key: ApiMetrics() for key in INTERNAL_APIS},
@@ -384,6 +388,7 @@ class Node:
             listener.close()
         await self._channels.close()
         await self._fetch_channels.close()
+        await self._progress_channels.close()
         await self._marker_channels.close()
         await self._verification_channels.close()
         await self._http.close()

@@ -42,10 +42,14 @@ class ReplicaProgressPartition(Struct):
 
 
 class ReplicaProgressRequest(Request, api_key=20_002, versions="0", flexible=0):
-    """A follower tells a leader how far it has come, without waiting for the answer to its last Fetch."""
+    """A follower tells a leader how far it has come, without waiting for the answer to its last Fetch; or that it wants
+    this answer now, of the request with this epoch in this fetch session.
+    """
 
     broker_epoch: int = int64()
     partitions: list[ReplicaProgressPartition] = array(ReplicaProgressPartition)
+    hurried_session_id: int = int32(tag=0)
+    hurried_session_epoch: int = int32(tag=1)
 
 
 class ReplicaProgressResponse(Response, to=ReplicaProgressRequest):
