@@ -63,8 +63,12 @@ def in_sync(cluster: Cluster, topic: str) -> list[int]:
 
 def write(cluster: Cluster, topic: str, *values: bytes, acks: int = -1) -> None:
     """To whoever leads, until it takes it; as an idempotent producer, since a leader may append and lose its place."""
-    batch = a_batch(*values, producer_id=next(_PRODUCER_IDS), producer_epoch=0, base_sequence=0)
+    write_batch(
+        cluster, topic, a_batch(*values, producer_id=next(_PRODUCER_IDS), producer_epoch=0, base_sequence=0), acks
+    )
 
+
+def write_batch(cluster: Cluster, topic: str, batch: bytearray, acks: int = -1) -> None:
     def written() -> bool:
         leader = leader_of(cluster, topic)
         if leader is None:

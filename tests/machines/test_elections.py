@@ -15,6 +15,8 @@ from penstock.controller.commands import (
     ElectLeaders,
     ProposedIsr,
     Reconcile,
+    ResignedReplica,
+    ResignReplicas,
 )
 from penstock.controller.elections import led_by_others
 from penstock.core.errors import BrokerError, ErrorCode
@@ -27,7 +29,7 @@ ALL = (ONE, TWO, THREE)
 
 def a_cluster(min_isr: int = 2, **configs: str) -> ACluster:
     """orders-0 on three brokers, led by the first."""
-    cluster = ACluster(*ALL)
+    cluster = ACluster(*ALL).with_features()
     overrides = {"min.insync.replicas": str(min_isr)} | {name.replace("_", "."): v for name, v in configs.items()}
     cluster.create("orders", -1, -1, assignments=((0, ALL),), configs=tuple(overrides.items()))
     return cluster
@@ -150,7 +152,7 @@ def test_given_a_topic_that_may_commit_with_fewer_replicas_from_now_on_then_nobo
 
 
 def test_given_a_replicated_topic_when_created_then_it_says_itself_how_many_replicas_it_needs() -> None:
-    cluster = ACluster(*ALL)
+    cluster = ACluster(*ALL).with_features()
     chosen = ACluster(*ALL, min_insync_replicas="1")
 
     assert cluster.create("three", 1, 3).configs == {"min.insync.replicas": "2"}
@@ -214,7 +216,7 @@ def test_given_nobody_who_holds_everything_when_any_replica_is_to_lead_then_one_
 
 
 def test_given_a_broker_that_came_back_then_what_others_lead_for_it_is_found_if_it_is_more_than_allowed() -> None:
-    cluster = ACluster(*ALL)
+    cluster = ACluster(*ALL).with_features()
     cluster.create("orders", -1, -1, assignments=tuple((index, (ONE, TWO)) for index in range(10)))
     assert led_by_others(cluster.image, 10) == ()
     cluster.broker_dies(ONE)
@@ -237,9 +239,118 @@ def propose_isr(cluster: ACluster, *isr: BrokerId) -> None:
         LeaderEpoch(partition.leader_epoch),
         partition.partition_epoch,
         isr,
+        tuple(-1 if (epoch := cluster.image.session_epoch(each)) is None else epoch for each in isr),
     )
     (answer,) = cluster.ask(AlterPartition(partition.leader, partition.leader_broker_epoch, (proposal,)))
     assert isinstance(answer.outcome, int), answer.outcome
+
+
+def resigned(
+    cluster: ACluster, replica: BrokerId, *, is_spoilt: bool, speaker: BrokerId | None = None
+) -> BrokerError | None:
+    speaker = speaker or replica
+    epoch = cluster.image.session_epoch(speaker)
+    assert epoch is not None
+    lost = ResignedReplica(cluster.image.topics["orders"].topic_id, 0, replica, is_spoilt)
+    (result,) = cluster.ask(ResignReplicas(speaker, epoch, (lost,)))
+    return result.error
+
+
+def test_given_a_leader_with_a_damaged_log_then_another_leads_and_it_is_elected_again_only_when_it_has_caught_up() -> (
+    None
+):
+    cluster = a_cluster()
+
+    assert resigned(cluster, ONE, is_spoilt=True) is None
+
+    partition = cluster.partition("orders")
+    assert (partition.leader, partition.isr, partition.spoilt) == (TWO, (TWO, THREE), (ONE,))
+    assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
+    for broker in (TWO, THREE):
+        cluster.broker_dies(broker)
+    assert after(cluster).leader != ONE
+    cluster.broker_starts(TWO)
+    assert (after(cluster).leader, cluster.partition("orders").eligible) == (TWO, (THREE,))
+    propose_isr(cluster, TWO, ONE)
+    assert cluster.partition("orders").spoilt == ()
+    cluster.broker_dies(TWO)
+    assert after(cluster).leader == ONE
+
+
+def test_given_a_follower_with_a_damaged_log_then_the_leader_begins_a_new_epoch_so_that_nothing_it_said_counts() -> (
+    None
+):
+    cluster = a_cluster()
+
+    assert resigned(cluster, THREE, is_spoilt=True) is None
+
+    partition = cluster.partition("orders")
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (ONE, (ONE, TWO), 1)
+    assert leader_of(cluster) == ONE
+
+
+def test_given_the_last_in_sync_replica_when_its_log_is_damaged_then_nobody_leads_until_somebody_asks_for_loss() -> (
+    None
+):
+    cluster = a_cluster(min_isr=1)
+    for broker in (TWO, THREE):
+        cluster.broker_dies(broker)
+    assert after(cluster).isr == (ONE,)
+    cluster.broker_starts(TWO)
+
+    assert resigned(cluster, ONE, is_spoilt=True) is None
+
+    partition = after(cluster)
+    assert (partition.leader, partition.isr, partition.spoilt) == (None, (ONE,), (ONE,))
+    unclean = ElectLeaders(ElectionType.UNCLEAN, (TopicPartition("orders", 0),))
+    cluster.broker_dies(TWO)
+    (result,) = cluster.ask(unclean)
+    assert result.error is None
+    partition = cluster.partition("orders")
+    assert (leader_of(cluster), partition.isr, partition.spoilt) == (ONE, (ONE,), ())
+
+
+def test_given_replicas_that_lost_their_tails_when_they_come_back_one_by_one_then_the_last_is_elected() -> None:
+    cluster = a_cluster()
+    for broker in ALL:
+        cluster.broker_dies(broker)
+    for broker in ALL:
+        cluster.broker_starts(broker, SessionState.STARTING)
+        assert resigned(cluster, broker, is_spoilt=False) is None
+        cluster.broker_becomes(broker, SessionState.SERVING)
+        after(cluster)
+
+    partition = cluster.partition("orders")
+    assert (leader_of(cluster), partition.isr, partition.spoilt) == (THREE, (THREE,), ())
+
+
+def test_given_an_in_sync_replica_alone_that_lost_its_tail_then_those_who_are_eligible_are_preferred() -> None:
+    cluster = a_cluster(min_isr=2)
+    for broker in (TWO, THREE):
+        cluster.broker_dies(broker)
+        after(cluster)
+    assert cluster.partition("orders").eligible == (THREE,)
+    cluster.broker_starts(ONE, SessionState.STARTING)
+
+    assert resigned(cluster, ONE, is_spoilt=False) is None
+
+    partition = cluster.partition("orders")
+    assert (partition.isr, partition.eligible) == ((THREE,), ())
+    cluster.broker_becomes(ONE, SessionState.SERVING)
+    assert after(cluster).isr == (THREE,)
+    cluster.broker_starts(THREE)
+    assert after(cluster).leader == THREE
+
+
+def test_given_a_replica_that_is_another_brokers_when_one_resigns_for_it_then_only_the_leader_may() -> None:
+    cluster = a_cluster()
+
+    refused = resigned(cluster, THREE, is_spoilt=True, speaker=TWO)
+
+    assert refused is not None
+    assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert resigned(cluster, THREE, is_spoilt=True, speaker=ONE) is None
+    assert cluster.partition("orders").spoilt == (THREE,)
 
 
 class BrokersThatComeAndGo(RuleBasedStateMachine):
@@ -250,6 +361,7 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         self.min_isr = min_isr
         self.cluster = a_cluster(min_isr)
         self.complete = set(ALL)
+        self.damaged: set[BrokerId] = set()
 
     @rule(broker=st.sampled_from(ALL), state=st.sampled_from(SessionState))
     def starts(self, broker: BrokerId, state: SessionState) -> None:
@@ -265,6 +377,22 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         if broker in self.cluster.image.sessions:
             self.cluster.broker_dies(broker)
 
+    @rule(broker=st.sampled_from(ALL))
+    def finds_its_log_damaged(self, broker: BrokerId) -> None:
+        if broker in self.cluster.image.sessions:
+            before = self.cluster.partition("orders")
+            self.damaged.add(broker)
+            self.complete.discard(broker)
+            assert resigned(self.cluster, broker, is_spoilt=True) is None
+            assert self.cluster.partition("orders").leader_epoch == before.leader_epoch + 1
+
+    @rule(broker=st.sampled_from(ALL))
+    def starts_without_its_tail(self, broker: BrokerId) -> None:
+        self.cluster.broker_starts(broker, SessionState.STARTING)
+        assert resigned(self.cluster, broker, is_spoilt=False) is None
+        if broker not in self.cluster.partition("orders").isr:  # else it is the best there is
+            self.complete.discard(broker)
+
     @rule()
     def reconciles(self) -> None:
         before = self.cluster.partition("orders")
@@ -274,13 +402,15 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         if leader is not None:
             if (partition.leader, partition.leader_epoch) != (before.leader, before.leader_epoch):
                 assert leader in self.complete
+            assert leader not in self.damaged
             session = self.cluster.image.sessions[leader]
             assert session.state is SessionState.SERVING or not self._others_could_lead(partition)
         else:
             assert not self._others_could_lead(partition)
 
     def _others_could_lead(self, partition: PartitionImage) -> bool:
-        return bool(self.cluster.image.serving().keys() & {*partition.isr, *partition.eligible})
+        candidates = {*partition.isr, *partition.eligible} - {*partition.spoilt}
+        return bool(self.cluster.image.serving().keys() & candidates)
 
     @rule()
     def commits(self) -> None:
@@ -288,6 +418,7 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         partition = self.cluster.partition("orders")
         if leader_of(self.cluster) is not None and len(partition.isr) >= self.min_isr:
             self.complete = set(partition.isr)
+            assert not self.complete & self.damaged
 
     @rule(broker=st.sampled_from(ALL))
     def catches_up(self, broker: BrokerId) -> None:
@@ -296,6 +427,7 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         if leader_of(self.cluster) is None or broker not in self.cluster.image.serving() or broker in partition.isr:
             return
         self.complete.add(broker)
+        self.damaged.discard(broker)  # it has begun anew
         propose_isr(self.cluster, *partition.isr, broker)
 
     @invariant()
@@ -304,7 +436,10 @@ class BrokersThatComeAndGo(RuleBasedStateMachine):
         assert set(partition.isr) <= set(partition.replicas)
         assert set(partition.eligible) <= set(partition.replicas)
         assert not set(partition.isr) & set(partition.eligible)
-        assert {*partition.isr, *partition.eligible} & self.complete
+        assert {*partition.isr, *partition.eligible} & (self.complete | self.damaged)
+        assert set(partition.spoilt) == self.damaged
+        assert not set(partition.eligible) & self.damaged
+        assert leader_of(self.cluster) not in self.damaged
 
 
 BrokersThatComeAndGo.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.machines.controlled_cluster import ONE, THREE, TWO, ACluster
 
 from penstock.controller.commands import FeatureUpdate, InitializeCluster, UpdateFeatures
-from penstock.controller.features import PENSTOCK_VERSION, check_reassignments, check_release
+from penstock.controller.features import PENSTOCK_VERSION, check_marked_replicas, check_release
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.metadata.records import FEATURES_KEY, SUPPORTED_FEATURES, FeaturesRecord, broker_key
 
@@ -49,7 +49,7 @@ def test_given_a_broker_that_was_not_upgraded_then_the_format_stays_and_the_mess
     assert "broker 2:" in result.error.message
     assert level_of(cluster) == 1
     with pytest.raises(BrokerError, match="penstock cluster upgrade"):
-        check_reassignments(cluster.image)
+        check_marked_replicas(cluster.image)
 
 
 def test_given_that_all_brokers_were_upgraded_then_the_format_rises_and_never_falls() -> None:
@@ -59,7 +59,7 @@ def test_given_that_all_brokers_were_upgraded_then_the_format_rises_and_never_fa
     assert level_of(cluster) == 1
     assert refusal_of(cluster, FeatureUpdate(PENSTOCK_VERSION, NEWEST)) == [None]
     assert level_of(cluster) == NEWEST
-    check_reassignments(cluster.image)
+    check_marked_replicas(cluster.image)
     assert refusal_of(cluster, FeatureUpdate(PENSTOCK_VERSION, NEWEST)) == [None]
     assert refusal_of(cluster, FeatureUpdate(PENSTOCK_VERSION, 1)) == [ErrorCode.INVALID_UPDATE_VERSION]
     assert level_of(cluster) == NEWEST

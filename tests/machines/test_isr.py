@@ -254,6 +254,30 @@ def test_given_replicas_when_one_has_not_cleaned_or_not_fetched_then_nothing_beh
     assert isr.cleaned_everywhere(45) == 30
 
 
+def test_given_a_replica_that_is_spoilt_then_nothing_is_kept_for_its_sake() -> None:
+    isr = an_isr(LEADER, FAST)
+    fetch(isr, FAST, 50, 50)
+    isr.flushed(FAST, 12, 50, 50, 50, 0, cleaned_offset=40)
+    assert isr.cleaned_everywhere(45) == 0
+
+    isr.spoilt = frozenset({SLOW})
+
+    assert isr.cleaned_everywhere(45) == 40
+
+
+def test_given_replicas_when_one_out_of_sync_is_not_heard_of_then_it_is_away() -> None:
+    isr = an_isr(LEADER, FAST)
+    fetch(isr, FAST, 0, 10, now_ms=0)
+    fetch(isr, SLOW, 0, 10, now_ms=10)
+
+    assert isr.away(1_000, now_ms=1_010) == []
+    assert isr.away(1_000, now_ms=1_011) == [SLOW]
+    fetch(isr, SLOW, 0, 10, now_ms=1_011)
+    assert isr.away(1_000, now_ms=1_011) == []
+    isr.spoilt = frozenset({SLOW})
+    assert isr.away(1_000, now_ms=9_999) == []
+
+
 def test_given_a_report_that_is_overtaken_when_it_comes_late_then_the_later_one_still_counts() -> None:
     isr = an_isr(LEADER, FAST)
     isr.held(LEADER, 10)

@@ -121,10 +121,11 @@ def test_given_any_records_when_cleaned_then_the_last_of_each_key_stays_as_it_wa
 @given(
     groups=st.lists(RECORDS, min_size=1, max_size=6), end=st.integers(0, 12), kept=st.sets(st.integers(0, 12)),
     producer=st.sampled_from([-1, 5]), later_ms=st.sampled_from([0, 4_999, 5_000, 5_001]),
+    removable_end=st.integers(0, 15),
 )  # fmt: skip
 @settings(max_examples=200, deadline=None)
 def test_given_the_same_bytes_when_cleaned_twice_then_both_kernels_write_the_same(
-    groups: list[list[Record]], end: int, kept: set[int], producer: int, later_ms: int
+    groups: list[list[Record]], end: int, kept: set[int], producer: int, later_ms: int, removable_end: int
 ) -> None:
     assert compiled is not None
     content = batches(groups, producer_id=producer, producer_epoch=0, base_sequence=0)
@@ -137,7 +138,7 @@ def test_given_the_same_bytes_when_cleaned_twice_then_both_kernels_write_the_sam
         seen = [offset_map.entries]
         source = content
         for now_ms in (NOW_MS, NOW_MS + later_ms):
-            rewriter = kernel.Rewriter(offset_map, 0, 100, end, now_ms, 5_000, array("q", sorted(kept)))
+            rewriter = kernel.Rewriter(offset_map, 0, 100, end, now_ms, 5_000, array("q", sorted(kept)), removable_end)
             out = bytearray(3 * len(content) + 10_000)
             seen.append(rewriter.rewrite(source, 0, len(source), out, 0))
             source = out[: rewriter.size]

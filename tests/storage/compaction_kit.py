@@ -9,6 +9,7 @@ from tests.storage.kit import NOW_MS, config, flush, headers
 
 from penstock.protocol.batch import BatchHeader, Codec, split
 from penstock.protocol.records import Record, build_batch
+from penstock.storage.cleaning_state import EVERYWHERE
 from penstock.storage.compaction import CleanerLimits, Cleaning, Work, plan_cleaning
 from penstock.storage.index import IndexEntry, OffsetIndex, TimeIndex
 from penstock.storage.log import Log
@@ -36,14 +37,24 @@ def keyed_batch(
 
 
 def start_cleaning(
-    log: Log, *, now_ms: int = NOW_MS, limits: CleanerLimits | None = None, upper_offset: int | None = None
+    log: Log,
+    *,
+    now_ms: int = NOW_MS,
+    limits: CleanerLimits | None = None,
+    upper_offset: int | None = None,
+    removable_end: int = EVERYWHERE,
 ) -> Cleaning | None:
     flush(log)
     plan = plan_cleaning(log, log.log_end_offset if upper_offset is None else upper_offset, now_ms)
     if plan is None:
         return None
     return Cleaning(
-        log, plan, limits or CleanerLimits(io_buffer_bytes=8192), now_ms, lambda size, is_wanted: is_wanted()
+        log,
+        plan,
+        limits or CleanerLimits(io_buffer_bytes=8192),
+        now_ms,
+        lambda size, is_wanted: is_wanted(),
+        removable_end,
     )
 
 
@@ -60,10 +71,15 @@ def drive(steps: Generator[Work, None, None]) -> None:
 
 
 def clean(
-    log: Log, *, now_ms: int = NOW_MS, limits: CleanerLimits | None = None, upper_offset: int | None = None
+    log: Log,
+    *,
+    now_ms: int = NOW_MS,
+    limits: CleanerLimits | None = None,
+    upper_offset: int | None = None,
+    removable_end: int = EVERYWHERE,
 ) -> Cleaning | None:
     """One round, with what blocks done in place. None: there was nothing to clean."""
-    cleaning = start_cleaning(log, now_ms=now_ms, limits=limits, upper_offset=upper_offset)
+    cleaning = start_cleaning(log, now_ms=now_ms, limits=limits, upper_offset=upper_offset, removable_end=removable_end)
     if cleaning is not None:
         drive(cleaning.steps())
         for retired in cleaning.retired:

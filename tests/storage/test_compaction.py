@@ -129,6 +129,24 @@ def test_given_many_rounds_when_the_clock_is_stepped_then_a_tombstone_goes_only_
     assert list(seen.values()) == [True, True, True, True, False]
 
 
+@CODECS
+def test_given_a_replica_that_has_not_compacted_when_a_tombstones_time_is_over_then_it_stays_until_that_has(
+    tmp_path: Path, codec: Codec
+) -> None:
+    """Trap D4."""
+    log = a_log(tmp_path, delete_retention_ms=0)
+    seen = []
+    put(log, (b"gone", b"1"), (b"gone", None), codec=codec)
+    for removable_end in (0, 1, 1, 2):
+        log.roll(NOW_MS)
+        put(log, (b"other", b"2"), codec=codec)
+        log.roll(NOW_MS)
+        clean(log, removable_end=removable_end)
+        seen.append(b"gone" in {record.key for record in records(log)})
+
+    assert seen == [True, True, True, False]
+
+
 def test_given_a_tombstone_behind_the_end_of_the_map_when_cleaned_then_its_time_does_not_begin(tmp_path: Path) -> None:
     log = a_log(tmp_path)
     put(log, (b"a", b"1"))

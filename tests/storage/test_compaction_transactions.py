@@ -27,6 +27,7 @@ from tests.storage.transaction_kit import a_marker, abort, batches_of, commit, c
 
 from penstock.protocol.batch import DELETE_HORIZON_BIT, Codec
 from penstock.protocol.records import iterate
+from penstock.storage.cleaning_state import EVERYWHERE
 from penstock.storage.compaction import CleanerLimits
 from penstock.storage.log import Log
 
@@ -95,10 +96,10 @@ def test_given_a_marker_when_its_records_are_gone_then_it_stays_until_its_delete
     closed(log)
     forget_windows(log)
 
-    def cleaned(now_ms: int) -> list[tuple[int, bool]]:
+    def cleaned(now_ms: int, removable_end: int = EVERYWHERE) -> list[tuple[int, bool]]:
         """Markers that are left, and whether they have a horizon."""
         closed(log)
-        clean(log, now_ms=now_ms)
+        clean(log, now_ms=now_ms, removable_end=removable_end)
         return [
             (header.base_offset, bool(header.attributes & DELETE_HORIZON_BIT))
             for header in headers(log)
@@ -112,6 +113,7 @@ def test_given_a_marker_when_its_records_are_gone_then_it_stays_until_its_delete
     timestamps = {record.offset: record.timestamp for record in records(log)}
     assert timestamps[1] == timestamps[3] == NOW_MS
     assert cleaned(NOW_MS + DAY_MS - 1) == [(1, True), (3, True)]
+    assert cleaned(NOW_MS + DAY_MS, removable_end=3) == [(3, True)]  # trap D4
     assert cleaned(NOW_MS + DAY_MS) == []
     assert not [name for name in os.listdir(log.directory) if name.endswith(".txnindex")]
 

@@ -57,6 +57,43 @@ def test_given_a_clean_stop_when_started_then_every_log_is_there_and_nothing_was
     assert again.high_watermarks == {ORDERS: 10, PAYMENTS: 10}
 
 
+def test_given_a_start_when_the_machine_has_booted_since_then_it_is_known_that_the_page_cache_is_gone(
+    tmp_path: Path,
+) -> None:
+    first = DataDirectory.open(str(tmp_path))
+    assert not first.has_page_cache
+    first.release()
+    second = DataDirectory.open(str(tmp_path))
+    assert second.has_page_cache
+    second.release()
+
+    (tmp_path / checkpoints.PAGE_CACHE).write_text("another boot")
+
+    third = DataDirectory.open(str(tmp_path))
+    assert not third.has_page_cache
+    third.release()
+    assert DataDirectory.open(str(tmp_path)).has_page_cache
+
+
+def test_given_a_log_that_begins_anew_then_its_files_are_kept_and_its_name_and_checkpoints_are_free(
+    tmp_path: Path,
+) -> None:
+    data, logs = a_directory_with_logs(tmp_path)
+    for log in logs.values():
+        flush(log)
+    data.write(data.checkpoint_of(logs, {ORDERS: 10, PAYMENTS: 10}))
+
+    name = data.set_spoilt_aside(ORDERS)
+
+    assert name is not None
+    assert (tmp_path / name / "00000000000000000000.log").stat().st_size > 0
+    assert data.high_watermarks == {PAYMENTS: 10}
+    assert data.create(ORDERS, TOPIC_ID, SMALL, NOW_MS).log_end_offset == 0
+    data.release()
+    _, opened = open_all(tmp_path)
+    assert opened.keys() == {ORDERS, PAYMENTS}
+
+
 def test_given_a_start_when_it_ends_without_closing_then_the_next_one_is_unclean(tmp_path: Path) -> None:
     """traps A7: the marker goes first thing at the start."""
     data, logs = a_directory_with_logs(tmp_path)

@@ -114,13 +114,17 @@ def _accept(
         is_new = broker_id not in state.isr
         if broker_id not in state.replicas or (is_new and broker_id not in serving):
             raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} cannot be in sync for {what}")
+        if broker_id in state.spoilt and (not is_new or broker_epoch == UNKNOWN_BROKER_EPOCH):
+            raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} has not begun {what} anew")
         if broker_epoch not in (UNKNOWN_BROKER_EPOCH, image.session_epoch(broker_id)):
             raise BrokerError(
                 ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} is not the one that has fetched {what} any more"
             )
     epoch = state.partition_epoch + 1
     eligible = still_eligible(state, proposed.isr, topic_rules(topic.configs, config))
-    accepted = replace(state.record(), isr=proposed.isr, eligible=eligible, partition_epoch=epoch)
+    # Since its log was found to be spoilt there is another leader epoch: who has fetched in this one has begun anew.
+    spoilt = tuple(each for each in state.spoilt if each not in proposed.isr)
+    accepted = replace(state.record(), isr=proposed.isr, eligible=eligible, spoilt=spoilt, partition_epoch=epoch)
     writes.put(partition_key(topic.topic_id, proposed.partition), accepted, mod_revision=state.mod_revision)
     return epoch
 

@@ -259,6 +259,34 @@ class UpdateFeatures(Command[tuple[FeatureResult, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ResignedReplica:
+    """A replica that may lack what is committed. `is_spoilt`: nothing of its log is of use, and it begins anew."""
+
+    topic_id: TopicId
+    partition: int
+    replica: BrokerId
+    is_spoilt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResignResult:
+    topic_id: TopicId
+    partition: int
+    error: BrokerError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResignReplicas(Command[tuple[ResignResult, ...]]):
+    """Let these not be elected, unless nobody else holds what is committed. A broker speaks for its own replicas, a
+    leader for all of the partition.
+    """
+
+    broker_id: BrokerId
+    broker_epoch: int
+    replicas: tuple[ResignedReplica, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
     first: ProducerId
     count: int

@@ -6,6 +6,8 @@ What must stay true:
   (KIP-966). Any other replica leads only where the topic allows that records are lost (unclean.leader.election.enable).
 - A broker that is not serving leaves the in-sync set while another member serves. The last ones stay in it: they hold
   everything, and wait for their broker.
+- A replica whose log is spoilt is not elected before it has begun anew and is in sync again, by whatever rule. Only who
+  asks for an unclean election gets it, and only if no other replica is there.
 - While the in-sync set is too small to commit anything (min.insync.replicas), whoever leaves it stays eligible.
 - A reassignment ends when all replicas of its target are in sync. Whoever is none of them leaves the in-sync set with
   that, and a new leader epoch begins: nothing that it said or that was said of it before counts any more.
@@ -100,7 +102,7 @@ def led_by_others(image: ClusterImage, allowed_percentage: int) -> tuple[TopicPa
         for index, partition in enumerate(topic.partitions):
             first = partition.replicas[0]
             preferred[first] += 1
-            if partition.leader != first and first in serving and first in partition.isr:
+            if partition.leader != first and first in serving and first in _unspoilt(partition, partition.isr):
                 elsewhere.setdefault(first, []).append(TopicPartition(topic.name, index))
     return tuple(
         topic_partition
@@ -143,7 +145,7 @@ def _with_preferred_leader(
     preferred = partition.replicas[0]
     if partition.leader == preferred and brokers.serving.get(preferred) == partition.leader_broker_epoch:
         raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} is led by its first replica")
-    if preferred not in brokers.serving or preferred not in partition.isr:
+    if preferred not in brokers.serving or preferred not in _unspoilt(partition, partition.isr):
         raise BrokerError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} is not in sync for {topic_partition}"
         )
@@ -159,8 +161,20 @@ def _with_any_leader(
         raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} has a leader")
     after = fitted(partition, brokers, replace(rules, allows_unclean=True))
     if after is None:
+        after = _with_spoilt_leader(partition, brokers)
+    if after is None:
         raise BrokerError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {topic_partition} is there")
     return after
+
+
+def _with_spoilt_leader(partition: PartitionImage, brokers: Brokers) -> PartitionImage | None:
+    """The last copy there is, which somebody may have mended: whoever asks for it has said that loss is all right."""
+    spoilt = tuple(each for each in partition.spoilt if each in brokers.serving)
+    if not spoilt:
+        return None
+    elected = _preferred(partition, spoilt)
+    remaining = tuple(each for each in partition.spoilt if each != elected)
+    return changed(partition, _led(replace(partition, spoilt=remaining), elected, (elected,), (), brokers))
 
 
 def topic_rules(overrides: Mapping[str, str], config: BrokerConfig) -> TopicRules:
@@ -199,7 +213,7 @@ def fitted(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> Pa
 def held(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionImage:
     """In sync are those who serve, and one of them leads, if any does."""
     serving = brokers.serving
-    isr = tuple(member for member in partition.isr if member in serving)
+    isr = tuple(member for member in _unspoilt(partition, partition.isr) if member in serving)
     if not isr:
         return _without_serving_members(partition, brokers, rules)
     leader = partition.leader
@@ -209,14 +223,14 @@ def held(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> Part
 
 
 def _without_serving_members(partition: PartitionImage, brokers: Brokers, rules: TopicRules) -> PartitionImage:
-    eligible = tuple(each for each in partition.eligible if each in brokers.serving)
+    eligible = tuple(each for each in _unspoilt(partition, partition.eligible) if each in brokers.serving)
     if eligible:
         elected = _preferred(partition, eligible)
         return _led(partition, elected, (elected,), still_eligible(partition, (elected,), rules), brokers)
     leader = partition.leader
     if leader is not None and brokers.stopping.get(leader) == partition.leader_broker_epoch:
         return partition  # nobody can take over: it leads to its end
-    others = tuple(each for each in partition.replicas if each in brokers.serving)
+    others = tuple(each for each in _unspoilt(partition, partition.replicas) if each in brokers.serving)
     if rules.allows_unclean and others:
         elected = _preferred(partition, others)
         return _led(partition, elected, (elected,), (), brokers)
@@ -232,11 +246,17 @@ def completed(partition: PartitionImage, brokers: Brokers) -> PartitionImage:
     if leader not in target or brokers.serving[leader] != partition.leader_broker_epoch:
         leader = target[0]
     isr = tuple(member for member in partition.isr if member in target)
-    return _led(replace(partition, replicas=target, adding=(), removing=()), leader, isr, (), brokers)
+    spoilt = tuple(replica for replica in partition.spoilt if replica in target)
+    return _led(replace(partition, replicas=target, adding=(), removing=(), spoilt=spoilt), leader, isr, (), brokers)
 
 
 def _has_target_in_sync(partition: PartitionImage) -> bool:
-    return partition.is_reassigned and all(replica in partition.isr for replica in partition.target)
+    in_sync = _unspoilt(partition, partition.isr)
+    return partition.is_reassigned and all(replica in in_sync for replica in partition.target)
+
+
+def _unspoilt(partition: PartitionImage, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    return tuple(each for each in replicas if each not in partition.spoilt) if partition.spoilt else replicas
 
 
 def _preferred(partition: PartitionImage, candidates: Collection[BrokerId]) -> BrokerId:
@@ -247,7 +267,7 @@ def still_eligible(partition: PartitionImage, isr: tuple[BrokerId, ...], rules: 
     """Nothing is committed while the in-sync set is too small, so whoever held everything then still does."""
     if len(isr) >= min(rules.min_insync_replicas, partition.replication_factor):
         return ()
-    held_everything = (*partition.isr, *partition.eligible)
+    held_everything = _unspoilt(partition, (*partition.isr, *partition.eligible))
     return tuple(replica for replica in partition.replicas if replica in held_everything and replica not in isr)
 
 

@@ -22,8 +22,8 @@ from penstock.metadata.records import (
 )
 
 PENSTOCK_VERSION = "penstock.version"
-# From this version on partitions can be on their way to other brokers.
-REASSIGNMENTS_SINCE = 2
+# From this version on a partition's record says which replicas come, go or are spoilt.
+MARKED_REPLICAS_SINCE = 2
 
 
 def update_features(command: UpdateFeatures, image: ClusterImage) -> Decision[tuple[FeatureResult, ...]]:
@@ -92,17 +92,17 @@ def check_release(image: ClusterImage) -> None:
             )
 
 
-def can_reassign(image: ClusterImage) -> bool:
-    """Not while a broker of the first release could be in the cluster."""
-    return image.features.get(PENSTOCK_VERSION, 0) >= REASSIGNMENTS_SINCE
+def can_mark_replicas(image: ClusterImage) -> bool:
+    """Not while a controller of the first release could be there, which would lose the marks."""
+    return image.features.get(PENSTOCK_VERSION, 0) >= MARKED_REPLICAS_SINCE
 
 
-def check_reassignments(image: ClusterImage) -> None:
-    """Raises UNSUPPORTED_VERSION when partitions cannot be moved yet."""
-    if not can_reassign(image):
+def check_marked_replicas(image: ClusterImage) -> None:
+    """Raises UNSUPPORTED_VERSION when replicas cannot come, go or be given up yet."""
+    if not can_mark_replicas(image):
         level = image.features.get(PENSTOCK_VERSION, 0)
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{PENSTOCK_VERSION} is {level}, and partitions can be moved from {REASSIGNMENTS_SINCE} on: "
+            f"{PENSTOCK_VERSION} is {level}, and replicas can be moved from {MARKED_REPLICAS_SINCE} on: "
             "when every broker is upgraded, say so with `penstock cluster upgrade`",
         )

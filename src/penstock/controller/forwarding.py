@@ -31,6 +31,7 @@ from penstock.controller.commands import (
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
+    ResignReplicas,
     UnregisterBroker,
     UpdateFeatures,
 )
@@ -51,6 +52,8 @@ FORWARDED: dict[type[Command[Any]], bool] = {
     # Names the partition epoch that it changes. Had it been done, the second is refused for its epoch, as it is when
     # somebody else was faster, and the leader looks at its image in both cases.
     AlterPartition: True,
+    # Who has left has left. A second mark of a spoilt replica costs a leader epoch.
+    ResignReplicas: True,
     # The second answer would say that the topic exists already, to the one who created it. (With the same seed it
     # would be recognised; but a topic that was deleted meanwhile would come back under the id of the deleted one.)
     CreateTopics: False,

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from penstock.controller import brokers, configs, elections, features, reassignments, topics, upkeep
+from penstock.controller import (
+    brokers,
+    configs,
+    elections,
+    features,
+    reassignments,
+    resignations,
+    topics,
+    upkeep,
+)
 from penstock.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
@@ -26,6 +35,7 @@ from penstock.controller.commands import (
     InitializeCluster,
     Reconcile,
     RemoveUnclaimedPartitions,
+    ResignReplicas,
     UnregisterBroker,
     UpdateFeatures,
 )
@@ -57,6 +67,8 @@ def _decide(command: object, image: ClusterImage, config: BrokerConfig, seed: by
             return configs.alter_configs(command, image, config)
         case AlterPartition():
             return brokers.alter_partition(command, image, config)
+        case ResignReplicas():
+            return resignations.resign_replicas(command, image, config)
         case AlterReassignments():
             return reassignments.alter_reassignments(command, image, config)
         case AllocateProducerIds():

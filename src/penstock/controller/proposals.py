@@ -1,25 +1,41 @@
-"""In-sync sets that leaders want, as a command for the controller."""
+"""What this broker wants for its partitions, as commands for the controller: in-sync sets, and not to be elected."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.controller.commands import AlterPartition, ProposedIsr
+from penstock.controller.commands import AlterPartition, ProposedIsr, ResignedReplica, ResignReplicas
 from penstock.controller.forwarding import Controller
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, LeaderEpoch
 from penstock.replication.replicas import Alter, WantedIsr
+from penstock.replication.spoilt import Lost, Resign
 
 
 def ask_for(controller: Controller, broker_id: BrokerId, session_epoch: Callable[[], int | None]) -> Alter:
     async def alter(wanted: Sequence[WantedIsr]) -> Sequence[int | BrokerError]:
-        epoch = session_epoch()
-        if epoch is None:
-            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, "this broker has no session")
-        answers = await controller.ask(AlterPartition(broker_id, epoch, tuple(_proposed(each) for each in wanted)))
+        proposed = tuple(_proposed(each) for each in wanted)
+        answers = await controller.ask(AlterPartition(broker_id, _known(session_epoch()), proposed))
         return [answer.outcome for answer in answers]
 
     return alter
+
+
+def resign_by(controller: Controller, broker_id: BrokerId, session_epoch: Callable[[], int | None]) -> Resign:
+    async def resign(lost: Sequence[Lost]) -> Sequence[BrokerError | None]:
+        replicas = tuple(
+            ResignedReplica(each.topic_id, each.partition, each.replica or broker_id, each.is_spoilt) for each in lost
+        )
+        answers = await controller.ask(ResignReplicas(broker_id, _known(session_epoch()), replicas))
+        return [answer.error for answer in answers]
+
+    return resign
+
+
+def _known(session_epoch: int | None) -> int:
+    if session_epoch is None:
+        raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, "this broker has no session")
+    return session_epoch
 
 
 def _proposed(wanted: WantedIsr) -> ProposedIsr:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from penstock.controller.commands import AlterReassignments, Reassignment, ReassignmentResult
 from penstock.controller.decision import Decision, Writes
 from penstock.controller.elections import Brokers, TopicRules, changed, completed, held, still_eligible, topic_rules
-from penstock.controller.features import check_reassignments
+from penstock.controller.features import check_marked_replicas
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
@@ -27,7 +27,7 @@ from penstock.metadata.records import partition_key
 def alter_reassignments(
     command: AlterReassignments, image: ClusterImage, config: BrokerConfig
 ) -> Decision[tuple[ReassignmentResult, ...]]:
-    check_reassignments(image)
+    check_marked_replicas(image)
     asked = Counter(wanted.topic_partition for wanted in command.reassignments)
     brokers = Brokers.of(image)
     writes = Writes()
@@ -115,6 +115,7 @@ def _cancelled(
         removing=(),
         isr=tuple(member for member in partition.isr if member in original),
         eligible=tuple(replica for replica in partition.eligible if replica in original),
+        spoilt=tuple(replica for replica in partition.spoilt if replica in original),
         leader=partition.leader if leads_on else None,
         leader_broker_epoch=partition.leader_broker_epoch if leads_on else 0,
     )

@@ -22,7 +22,7 @@ from penstock.controller.commands import (
 )
 from penstock.controller.configs import MIN_ISR
 from penstock.controller.decision import Decision, Writes
-from penstock.controller.features import can_reassign
+from penstock.controller.features import can_mark_replicas
 from penstock.controller.internal_topics import wanted_min_isr, wanted_replication_factor
 from penstock.controller.reassignments import alter_reassignments
 from penstock.core.config import BrokerConfig
@@ -37,7 +37,7 @@ _NAMED = 3
 
 def heal(command: Heal, image: ClusterImage, config: BrokerConfig) -> Decision[tuple[TopicPartition, ...]]:
     """Only of brokers that have no session now: one that came back meanwhile catches up by itself."""
-    if not can_reassign(image):
+    if not can_mark_replicas(image):
         return Decision((), ())
     gone = {broker_id for broker_id in command.broker_ids if broker_id not in image.sessions}
     lacking = {each for each, replicas in _targets(image) if not gone.isdisjoint(replicas)}
@@ -49,7 +49,7 @@ def heal(command: Heal, image: ClusterImage, config: BrokerConfig) -> Decision[t
 
 def grow_internal_topics(image: ClusterImage, config: BrokerConfig) -> Decision[tuple[GrownTopic, ...]]:
     """More replicas where there are brokers for them, and the min.insync.replicas that goes with so many."""
-    if not can_reassign(image):
+    if not can_mark_replicas(image):
         return Decision((), ())
     growing: dict[str, int] = {}
     writes = Writes()

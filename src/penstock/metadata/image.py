@@ -59,6 +59,7 @@ class PartitionImage:
     eligible: tuple[BrokerId, ...] = ()
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    spoilt: tuple[BrokerId, ...] = ()
 
     @property
     def is_reassigned(self) -> bool:
@@ -94,6 +95,7 @@ class PartitionImage:
             eligible=self.eligible,
             adding=self.adding,
             removing=self.removing,
+            spoilt=self.spoilt,
         )
 
 
@@ -394,6 +396,7 @@ def _partition_image(change: Change) -> PartitionImage | None:
         eligible=record.eligible,
         adding=record.adding,
         removing=record.removing,
+        spoilt=record.spoilt,
     )
 
 

@@ -20,7 +20,7 @@ from penstock.core.ids import BrokerId, TopicId, topic_id_from_text, topic_id_to
 # The features this release knows, with the versions it can run with (lowest, highest). A cluster's finalized version
 # gates what its brokers may write, so that they can be upgraded one by one.
 #
-# penstock.version 2: partitions can be on their way to other brokers
+# penstock.version 2: a partition's record says which replicas come, go or are spoilt
 FeatureVersions = dict[str, tuple[int, int]]
 SUPPORTED_FEATURES: FeatureVersions = {"penstock.version": (1, 2), "transaction.version": (0, 2)}
 # Of brokers that do not say what they know.
@@ -131,7 +131,9 @@ class PartitionRecord(VersionedRecord, frozen=True, kw_only=True):
 
     A leader leads while its session of `leader_broker_epoch` lasts: after a restart it has to be elected again.
     `eligible` replicas left the in-sync set when it became too small to commit anything, so they still hold everything
-    that is committed (KIP-966). `state` is "active", or "retired" for a partition that takes no new records.
+    that is committed (KIP-966). `spoilt` replicas have logs that are of no use, damaged ones for instance: none of them
+    is elected before it has begun anew and is in sync again. `state` is "active", or "retired" for a partition that
+    takes no new records.
 
     While it is reassigned (KIP-455) `replicas` are all that hold it or are to: those of the target, then the others.
     Without `adding` they are what they were before, without `removing` what they are to be. Who is in both came with a
@@ -148,6 +150,7 @@ class PartitionRecord(VersionedRecord, frozen=True, kw_only=True):
     eligible: tuple[BrokerId, ...] = ()
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    spoilt: tuple[BrokerId, ...] = ()
 
 
 class ProducerIdsRecord(VersionedRecord, frozen=True, kw_only=True):

@@ -22,7 +22,12 @@ from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode, error_code_of
 from penstock.core.ids import BrokerId, TopicId
 from penstock.net.channel import Address, Channel, Channels
-from penstock.protocol.messages.internal import ReplicaProgressPartition, ReplicaProgressRequest
+from penstock.protocol.messages.internal import (
+    ReplicaProgressPartition,
+    ReplicaProgressRequest,
+    ReplicaProgressResponse,
+    SuspectLogRequest,
+)
 from penstock.protocol.messages.records import (
     FetchPartition,
     FetchRequest,
@@ -33,7 +38,7 @@ from penstock.protocol.messages.records import (
     ReplicaState,
 )
 from penstock.replication.fetch_session import NO_SESSION, Asking, Key, NextRequest
-from penstock.replication.follower import FetchAnswer, FollowerState, NextFetch, StartAnew, Take, Truncate
+from penstock.replication.follower import FetchAnswer, NextFetch, StartAnew, Take, Truncate
 from penstock.replication.partition import Partition
 from penstock.runtime.clock import Clock
 from penstock.storage.replicated import BeginsEarlier
@@ -42,6 +47,7 @@ log = logging.getLogger(__name__)
 
 FETCH_VERSION = 17
 PROGRESS_VERSION = 0
+SUSPECT_VERSION = 0
 # Beyond what the leader may let it wait.
 ANSWER_MS = 10_000
 PROGRESS_TIMEOUT_MS = 10_000
@@ -102,7 +108,7 @@ class Fetcher:
         key = (partition.topic_id, partition.topic_partition.partition)
         self._followed[key] = partition
         self._agreed.discard(key)
-        self._asking.look_at(key)
+        self._asking.dropped(key)
         self._changed.set()
         if self._is_unanswered:
             self._hurries = True
@@ -116,11 +122,11 @@ class Fetcher:
             self._news.pop(key, None)
             self._asking.look_at(key)
 
-    def flushed(self, partition: Partition) -> None:
+    def progressed(self, partition: Partition) -> None:
         self._report((partition.topic_id, partition.topic_partition.partition), partition)
 
     def _report(self, key: Key, partition: Partition) -> None:
-        if key in self._agreed and partition.flushes:
+        if key in self._agreed and (partition.flushes or partition.config.is_compacted):
             self._news[key] = partition
             self._has_news.set()
 
@@ -279,8 +285,7 @@ class Fetcher:
     async def _append(self, key: Key, partition: Partition, answer: FetchAnswer, records: object) -> None:
         follower = partition.follower
         assert follower is not None
-        if records or follower.state is not FollowerState.FETCHING:
-            self._asking.look_at(key)
+        self._asking.look_at(key)
         assert isinstance(records, memoryview | bytes)
         try:
             if records:
@@ -291,8 +296,11 @@ class Fetcher:
                     await self._shorten(partition, follower.begins_earlier(early.base_offset))
                     partition.log.append_replicated(view, follower.leader_epoch, self._clock.now_ms())
         except BrokerError as error:
+            log.warning("not appended", extra={"partition": str(partition.topic_partition), "reason": error.message})
             if follower.not_appended(error, self._clock.monotonic_ms()) is None:
                 partition.fail(error)
+            elif error.code is ErrorCode.CORRUPT_MESSAGE:
+                await self._suspect(partition)
             return
         partition.log.move_log_start(follower.appended(answer))
         partition.followed()
@@ -303,6 +311,21 @@ class Fetcher:
         if key not in self._agreed:
             self._agreed.add(key)
             self._report(key, partition)
+
+    async def _suspect(self, partition: Partition) -> None:
+        """Damaged on its way, or where it lies: only the leader can tell."""
+        address = self._address()
+        if address is None:
+            return
+        request = SuspectLogRequest(
+            topic_id=partition.topic_id,
+            partition=partition.topic_partition.partition,
+            leader_epoch=partition.leader_epoch,
+            offset=partition.log.log_end_offset,
+        )
+        with suppress(BrokerError):  # it is said again with the next try
+            channel = await self._talking.to(address)
+            await channel.request(request, SUSPECT_VERSION, timeout_ms=PROGRESS_TIMEOUT_MS)
 
     # Progress
 
@@ -324,12 +347,16 @@ class Fetcher:
             )
             try:
                 channel = await self._talking.to(address)
-                await channel.request(request, PROGRESS_VERSION, timeout_ms=PROGRESS_TIMEOUT_MS)
+                body = await channel.request(request, PROGRESS_VERSION, timeout_ms=PROGRESS_TIMEOUT_MS)
             except BrokerError:
                 # The leader is away, or another is: say it again a little later, if it is still of interest.
                 await asyncio.sleep(RETRY_PROGRESS_S)
                 for key, partition in news.items():
                     self._report(key, partition)
+                continue
+            answer = ReplicaProgressResponse.decode(body, PROGRESS_VERSION)
+            for partition, told in zip(news.values(), answer.removable_ends, strict=False):
+                partition.removable_up_to(told)
 
 
 def _topics(asked: dict[Key, NextFetch], max_bytes: int) -> list[FetchTopic]:

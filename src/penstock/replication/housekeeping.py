@@ -86,7 +86,8 @@ class Housekeeping:
                 high_watermark = partition.high_watermark.offset
                 unstable = partition.log.first_unstable_offset(high_watermark)
                 stable_end = high_watermark if unstable is None else min(high_watermark, unstable)
-                yield Candidate(partition.topic_partition, partition.log, stable_end)
+                partition.ask_for_removable_end()
+                yield Candidate(partition.topic_partition, partition.log, stable_end, partition.removable_end)
 
     def _cleaner_settings(self) -> CleanerSettings:
         config = self._config()

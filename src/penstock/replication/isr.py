@@ -51,13 +51,15 @@ class _Follower:
         "cleaned_offset",
         "end_offset",
         "flushed_offset",
+        "heard_ms",
         "held_offset",
         "log_start_offset",
         "mark_ms",
         "mark_offset",
     )
 
-    def __init__(self, caught_up_ms: float) -> None:
+    def __init__(self, caught_up_ms: float, heard_ms: float) -> None:
+        self.heard_ms = heard_ms
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.end_offset = UNKNOWN_OFFSET
         # What it has said to have on disk, beside its fetches.
@@ -101,6 +103,7 @@ class Isr:
         "partition_epoch",
         "pending",
         "serving",
+        "spoilt",
         "start_offset",
     )
 
@@ -129,6 +132,8 @@ class Isr:
         self.min_isr = min_isr
         self.lag_max_ms = lag_max_ms
         self.serving: Mapping[BrokerId, int] = serving if serving is not None else {}
+        # Replicas that begin anew: what they had does not matter.
+        self.spoilt: frozenset[BrokerId] = frozenset()
         # The proposal that an answer is awaited for.
         self.pending: Proposal | None = None
         # All that are in proposals for this partition epoch whose outcome is not known.
@@ -141,7 +146,7 @@ class Isr:
         self._leader = leader if leader is not None else next(iter(self.members))
         others = {*(replicas or self.members)} - {self._leader}
         self._followers = {
-            each: _Follower(now_ms if each in self.members else now_ms - lag_max_ms - 1) for each in others
+            each: _Follower(now_ms if each in self.members else now_ms - lag_max_ms - 1, now_ms) for each in others
         }
         # What the high watermark is the smallest of. Who is in sync holds what is committed, heard of or not.
         self._held = dict.fromkeys({*self.members, self._leader}, high_watermark)
@@ -181,7 +186,11 @@ class Isr:
 
     def cleaned_everywhere(self, own_cleaned_offset: int) -> int:
         """Below it every replica has everything and has compacted it: markers and tombstones may go (trap D4)."""
-        offsets = [min(each.end_offset, each.cleaned_offset) for each in self._followers.values()]
+        offsets = [
+            min(each.end_offset, each.cleaned_offset)
+            for replica, each in self._followers.items()
+            if replica not in self.spoilt
+        ]
         return max(0, min([own_cleaned_offset, *offsets]))
 
     def is_at_rest(self, leader_end_offset: int, now_ms: float) -> bool:
@@ -196,6 +205,16 @@ class Isr:
                 return False
         self._at_rest_ms = now_ms
         return True
+
+    def away(self, limit_ms: int, now_ms: float) -> list[BrokerId]:
+        """Who is not in sync, and has not been heard of for so long. Nobody knows when a spoilt one comes back, nor
+        needs to.
+        """
+        return [
+            replica
+            for replica, each in self._followers.items()
+            if replica not in self.members and replica not in self.spoilt and now_ms - each.heard_ms > limit_ms
+        ]
 
     # Offsets
 
@@ -233,7 +252,7 @@ class Isr:
             raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} is in epoch {follower.broker_epoch}")
         if broker_epoch > follower.broker_epoch and follower.broker_epoch != UNKNOWN_BROKER_EPOCH:
             # Another process, perhaps with another disk: what the last one said is worth nothing.
-            follower = self._followers[replica] = _Follower(follower.caught_up_ms)
+            follower = self._followers[replica] = _Follower(follower.caught_up_ms, now_ms)
         follower.broker_epoch = broker_epoch
         held_offset = follower.flushed_offset if held_offset is None else held_offset
         return self._reported(replica, follower, fetch_offset, held_offset, leader_end_offset, now_ms)
@@ -273,6 +292,7 @@ class Isr:
         leader_end_offset: int,
         now_ms: float,
     ) -> bool:
+        follower.heard_ms = now_ms
         follower.end_offset = end_offset
         follower.reported(min(held_offset, end_offset), leader_end_offset, now_ms)
         if replica in self._held or self._is_awaited(replica, leader_end_offset, now_ms):
@@ -380,7 +400,7 @@ class Isr:
         """A reassignment. Who is new has to catch up first. True when the high watermark rose."""
         others = {*replicas} - {self._leader}
         behind_ms = now_ms - self.lag_max_ms - 1
-        self._followers = {each: self._followers.get(each) or _Follower(behind_ms) for each in others}
+        self._followers = {each: self._followers.get(each) or _Follower(behind_ms, now_ms) for each in others}
         return self._recount(leader_end_offset, now_ms)
 
     def _recount(self, leader_end_offset: int, now_ms: float) -> bool:

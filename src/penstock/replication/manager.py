@@ -47,6 +47,7 @@ RETRY_S = 1.0
 FLUSH_POLL_S = 0.01
 
 Partitions = list[Partition | None]
+Key = tuple[TopicId, int]
 
 
 class Doomed(NamedTuple):
@@ -108,6 +109,11 @@ class ReplicaManager:
         self._caught_up = asyncio.Event()
         self._caught_up.set()
         self._listeners: list[PartitionListener] = []
+        # Of the replicas that are spoilt: those that have begun anew, and in which session of this broker; after it
+        # they may have been in sync, and spoilt again, without this broker hearing of that.
+        self._begun_anew: dict[Key, int | None] = {}
+        # Those that this process found to be so, by the leader epoch: in a later one the leader knows it too.
+        self._spoilt_in: dict[Key, int] = {}
 
     def add_listener(self, listener: PartitionListener) -> None:
         """Before `start`, so that it hears of every partition."""
@@ -239,7 +245,7 @@ class ReplicaManager:
                 for change in delta.partitions_changed:
                     if self._leaves(change):
                         self._to_delete.append(Doomed(change.topic_id, change.topic_partition, is_leaving=True))
-                self._to_open += self._added(image, delta)
+                self._to_open += [*self._added(image, delta), *self._due_anew(image, delta)]
             try:
                 await self._delete_files()
                 await self._open_next()
@@ -264,12 +270,16 @@ class ReplicaManager:
         for topic, index in wanted:
             image = topic.partitions[index]
             topic_partition = TopicPartition(topic.name, index)
-            if self._broker_id not in image.replicas or self._has(topic.topic_id, index):
+            if self._broker_id not in image.replicas:
+                continue
+            if self._is_due_anew(self._image, topic.topic_id, index):
+                await self._set_aside(topic, index, found.get(topic_partition))
+            elif self._has(topic.topic_id, index):
                 continue
             if topic_partition in self._data.failed:
                 continue  # said when it was opened; clients are told that the partition is not available
             config = self._topic_config(topic)
-            opened = found.get(topic_partition)
+            opened = None if self._has_begun_anew((topic.topic_id, index)) else found.get(topic_partition)
             if opened is not None and topic_partition in self._data.without_id:
                 await self._files.run(self._data.adopt, opened, topic.topic_id)
             if opened is None:
@@ -327,6 +337,68 @@ class ReplicaManager:
                 is_said = True
             await asyncio.sleep(RETRY_S)
 
+    # Beginning anew
+
+    def spoilt(self, partition: Partition, reason: str) -> None:
+        """Its log is of no use: nothing more is done with it. Whoever is to know of it hears of it from the caller."""
+        key = (partition.topic_id, partition.topic_partition.partition)
+        if partition.is_led:
+            self._tell(partition, began=False)
+        if self._replicas is not None:
+            self._replicas.forget(partition)
+        self._begun_anew.pop(key, None)
+        self._spoilt_in[key] = partition.leader_epoch
+        partition.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic_partition}: {reason}"))
+
+    def is_spoilt(self, partition: Partition) -> bool:
+        """Whether `spoilt` was said of it."""
+        return (partition.topic_id, partition.topic_partition.partition) in self._spoilt_in
+
+    def _has_begun_anew(self, key: Key) -> bool:
+        return key in self._begun_anew and self._begun_anew[key] == self._image.session_epoch(self._broker_id)
+
+    def _due_anew(self, image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
+        """Those to begin anew by this change: they became so, or somebody leads them now."""
+        topics = image.topics.values() if delta.sessions_changed else ()
+        changed = [(change.topic_id, change.topic_partition.partition) for change in delta.partitions_changed]
+        keys = [(each.topic_id, index) for each in topics for index in range(len(each.partitions))]
+        due = [key for key in dict.fromkeys([*keys, *changed]) if self._is_due_anew(image, *key)]
+        return [(image.topics_by_id[topic_id], index) for topic_id, index in due]
+
+    def _is_due_anew(self, image: ClusterImage, topic_id: TopicId, index: int) -> bool:
+        """Another broker leads it, which knows that nothing counts of what this one had."""
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None or index >= len(topic.partitions):
+            return False
+        partition, key = topic.partitions[index], (topic_id, index)
+        return (
+            self._broker_id in partition.spoilt
+            and not self._has_begun_anew(key)
+            and image.leader_of(partition) not in (None, self._broker_id)
+            and partition.leader_epoch > self._spoilt_in.get(key, -1)
+        )
+
+    async def _set_aside(self, topic: TopicImage, index: int, found: Log | None) -> None:
+        topic_partition, key = TopicPartition(topic.name, index), (topic.topic_id, index)
+        partitions = self.by_id.get(topic.topic_id, [])
+        partition = partitions[index] if index < len(partitions) else None
+        spoilt = found if partition is None else partition.log
+        if partition is not None:
+            self.spoilt(partition, "its log is set aside")
+            while partition.is_shortening:  # noqa: ASYNC110 - no news of that
+                await asyncio.sleep(FLUSH_POLL_S)
+        if spoilt is not None:
+            spoilt.delete()
+            while self._flusher.is_busy(spoilt) or spoilt.cleaning.is_busy:  # noqa: ASYNC110 - no news of that
+                await asyncio.sleep(FLUSH_POLL_S)
+        async with self._checkpointing:
+            if partition is not None:
+                partitions[index] = None
+            name = await self._files.run(self._data.set_spoilt_aside, topic_partition)
+        self._begun_anew[key] = self._image.session_epoch(self._broker_id)
+        self._spoilt_in.pop(key, None)
+        log.warning("replica begins anew", extra={"partition": str(topic_partition), "kept_as": name})
+
     # Checkpoints
 
     async def checkpoint(self) -> None:
@@ -371,10 +443,13 @@ class ReplicaManager:
 
     def _change(self, change: PartitionChange) -> None:
         """Of a partition that is there; one that is about to be added looks at the image itself."""
+        if self._broker_id not in change.after.spoilt:
+            self._begun_anew.pop((change.topic_id, change.topic_partition.partition), None)
         partitions = self.by_id.get(change.topic_id, [])
         index = change.topic_partition.partition
         partition = partitions[index] if index < len(partitions) else None
         if self._leaves(change):
+            self._spoilt_in.pop((change.topic_id, index), None)
             self._leaving[change.topic_id, index] += 1
             if partition is not None:
                 partitions[index] = None
@@ -400,6 +475,9 @@ class ReplicaManager:
         """Leading is for one session: the epoch of a session that is over gives no right to it."""
         if partition.is_shortening:
             return  # asked again when that is done
+        if partition.offline is not None:
+            partition.leader_epoch = image.leader_epoch
+            return
         own_epoch = self._image.session_epoch(self._broker_id)
         leads = image.leader == self._broker_id and image.leader_broker_epoch == own_epoch
         was_led = partition.is_led
@@ -424,8 +502,9 @@ class ReplicaManager:
     def _follow(self, partition: Partition, image: PartitionImage) -> None:
         if self._replicas is None:
             return
-        leader = image.leader
-        if leader is None or leader == self._broker_id:
+        leader, key = image.leader, (partition.topic_id, partition.topic_partition.partition)
+        is_spoilt = self._broker_id in image.spoilt and not self._has_begun_anew(key)
+        if leader is None or leader == self._broker_id or is_spoilt:
             self._replicas.forget(partition)
             return
         known = partition.follower

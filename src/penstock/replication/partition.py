@@ -33,6 +33,7 @@ from penstock.replication.throttle import is_listed
 from penstock.replication.verification import Verification
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
+from penstock.storage.cleaning_state import EVERYWHERE
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
@@ -48,8 +49,8 @@ class Replication(Protocol):
     def proposed(self, partition: Partition, leader_epoch: int, proposal: Proposal) -> None:
         """As a leader it wants another in-sync set; `decided` or `undecided` is to tell it what became of that."""
 
-    def flushed(self, partition: Partition) -> None:
-        """As a follower it has more on disk than its leader knows."""
+    def progressed(self, partition: Partition) -> None:
+        """As a follower it has more on disk, or compacted, than its leader knows."""
 
     @property
     def is_overdue(self) -> bool:
@@ -70,6 +71,7 @@ class Partition(ReadablePartition):
         "_staged_records",
         "_stamps",
         "_tick",
+        "_told_removable_end",
         "_unacknowledged",
         "_written",
         "admission",
@@ -117,6 +119,8 @@ class Partition(ReadablePartition):
         self._replication_factor = 1
         # Where recent writes ended, if there are other replicas: the high watermark will come to most of these places.
         self._written: deque[LogPosition] = deque(maxlen=WRITES_REMEMBERED)
+        # As the leader last said.
+        self._told_removable_end = 0
         self.broker_id = broker_id
         self._tick = tick
         self._flusher = flusher
@@ -175,6 +179,7 @@ class Partition(ReadablePartition):
             serving=serving,
             now_ms=now_ms,
         )
+        self._isr.spoilt = frozenset(state.spoilt)
         self.refusal = self.offline
         if self.refusal is None:
             self._held_here(self._held_position())
@@ -183,6 +188,7 @@ class Partition(ReadablePartition):
         """In the same epoch. Replicas may have been added; with one that goes, another epoch begins."""
         isr, end_offset = self._isr, self.log.end_position.offset
         isr.serving = serving
+        isr.spoilt = frozenset(state.spoilt)
         isr.min_isr = self.min_isr
         # First who is in sync: whoever is that has been a replica before.
         rose = isr.committed(state.isr, state.partition_epoch, end_offset, now_ms)
@@ -257,10 +263,21 @@ class Partition(ReadablePartition):
         self._isr.starts_at(replica, log_start_offset)
         self._heard_of(rose, now_ms)
 
-    def flushed_by(self, replica: BrokerId, broker_epoch: int, offset: int, flushed: int, now_ms: int) -> None:
-        """The same of a replica that has fetched before, and how much of it is on its disk."""
+    def flushed_by(
+        self, replica: BrokerId, broker_epoch: int, offset: int, flushed: int, now_ms: int, cleaned: int = 0
+    ) -> None:
+        """The same of a replica that has fetched before, and how much of it is on its disk, and compacted."""
         end_offset = self._checked_end(offset)
-        rose = self._isr.flushed(replica, broker_epoch, offset, flushed, end_offset, now_ms, is_needed=self.flushes)
+        rose = self._isr.flushed(
+            replica,
+            broker_epoch,
+            offset,
+            flushed,
+            end_offset,
+            now_ms,
+            is_needed=self.flushes,
+            cleaned_offset=cleaned,
+        )
         self._heard_of(rose, now_ms)
 
     def _checked_end(self, offset: int) -> int:
@@ -289,6 +306,32 @@ class Partition(ReadablePartition):
             self.flush_if_due(now_ms)
         if self._has_replicas and self.refusal is None:
             self.look_at_replicas(now_ms)
+
+    @property
+    def removable_end(self) -> int:
+        """Below it compaction may drop tombstones and markers: no replica has anything that they delete (trap D4)."""
+        if self.is_led:
+            return self._isr.cleaned_everywhere(self.log.cleaned_offset) if self._has_replicas else EVERYWHERE
+        return self._told_removable_end
+
+    def ask_for_removable_end(self) -> None:
+        """Of the leader, as a follower that has compacted more than it knows all others to have."""
+        if (
+            self.follower is not None
+            and self._replication is not None
+            and self._told_removable_end < self.log.cleaned_offset
+        ):
+            self._replication.progressed(self)
+
+    def removable_up_to(self, offset: int) -> None:
+        """The leader says so. It stays true: what is below is cleaned wherever it is, and whoever copies it later
+        copies it so.
+        """
+        self._told_removable_end = max(self._told_removable_end, offset)
+
+    def replicas_away(self, limit_ms: int, now_ms: int) -> list[BrokerId]:
+        """Those out of sync that have not been heard of for so long."""
+        return self._isr.away(limit_ms, now_ms) if self.is_led else []
 
     def look_at_replicas(self, now_ms: int) -> None:
         """Who has fallen behind, and who could join: to be asked from time to time."""
@@ -464,7 +507,7 @@ class Partition(ReadablePartition):
         elif self.follower is None:
             self._held_here(self._held_position())
         elif self._replication is not None:
-            self._replication.flushed(self)
+            self._replication.progressed(self)
 
     def _held_here(self, position: LogPosition) -> None:
         """This replica holds, as durably as the topic asks, everything up to `position`."""

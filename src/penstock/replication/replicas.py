@@ -123,10 +123,10 @@ class Replicas:
         topic = self._image().topics_by_id.get(partition.topic_id)
         return topic is not None and self._broker_id in topic.partitions[partition.topic_partition.partition].isr
 
-    def flushed(self, partition: Partition) -> None:
+    def progressed(self, partition: Partition) -> None:
         leader = self._followed.get(partition)
         if leader is not None:
-            self._fetchers[leader].flushed(partition)
+            self._fetchers[leader].progressed(partition)
 
     # Leading
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.controller.forwarding import Controller
 from penstock.controller.producer_ids import ProducerIds
-from penstock.controller.proposals import ask_for
+from penstock.controller.proposals import ask_for, resign_by
 from penstock.controller.registration import Registration
 from penstock.controller.service import ControllerService
 from penstock.coordinators.groups import GroupCoordinators
@@ -47,6 +47,7 @@ from penstock.replication.fetch_session import ServingSessions
 from penstock.replication.housekeeping import Housekeeping
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.replicas import Replicas
+from penstock.replication.spoilt import SpoiltReplicas
 from penstock.runtime import logs
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
@@ -175,6 +176,14 @@ class Node:
             clock=self._clock,
             replicas=replicas,
         )
+        self._spoilt = SpoiltReplicas(
+            self._partitions,
+            image=lambda: self._follower.image,
+            resign=resign_by(self._controller, self._node_id, lambda: self._session.epoch),
+            files=self._files,
+            tasks=self._tasks,
+            clock=self._clock,
+        )
         self._groups = GroupCoordinators(self._static_config, clock=self._clock, files=self._files, tasks=self._tasks)
         # What is asked for the sake of transactions waits for commits.
         self._marker_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
@@ -218,6 +227,9 @@ class Node:
         self._follower.add_listener(self._groups.follow)
         self._groups.start(self._follower.image)
         await self._partitions.start(self._follower.image)
+        # Before they can be elected.
+        await self._spoilt.tell(self._spoilt.found_at_start(self._data))
+        self._tasks.spawn(self._spoilt.watch(), name="spoilt")
         await self._session.become(SessionState.SERVING)
         await self._service.take_part()
         await self._partitions.caught_up()

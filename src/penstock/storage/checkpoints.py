@@ -24,6 +24,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+PAGE_CACHE = ".penstock_page_cache"
 
 _VERSION = 0
 _Row = TypeVar("_Row")
@@ -199,6 +200,15 @@ def read_meta_properties(data_directory: str) -> MetaProperties | None:
 def write_clean_shutdown(data_directory: str, broker_epoch: int) -> None:
     content = json.dumps({"version": "0", "broker_epoch": str(broker_epoch)})
     write_file(f"{data_directory}/{CLEAN_SHUTDOWN}", content.encode())
+
+
+def take_page_cache(data_directory: str, current: str | None) -> bool:
+    """Whether the last process here wrote into the same page cache; from now on that is the current one."""
+    path = f"{data_directory}/{PAGE_CACHE}"
+    last = _read_text(path)
+    if current is not None and last != current:
+        write_file(path, current.encode())
+    return current is not None and last == current
 
 
 def take_clean_shutdown(data_directory: str) -> int | None:

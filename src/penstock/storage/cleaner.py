@@ -21,6 +21,7 @@ from penstock.core.metrics import CleanerMetrics
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
+from penstock.storage.cleaning_state import EVERYWHERE
 from penstock.storage.compaction import CleanerLimits, Cleaning, CleaningAborted, Work, plan_cleaning
 from penstock.storage.compaction_plan import CleaningPlan
 from penstock.storage.log import Log
@@ -47,11 +48,14 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A log of a compacted topic. Nothing at or above `upper_offset`, its last stable offset, is touched."""
+    """A log of a compacted topic. Nothing at or above `upper_offset`, its last stable offset, is touched, and no
+    tombstone and no marker goes at or above `removable_end`.
+    """
 
     topic_partition: TopicPartition
     log: Log
     upper_offset: int
+    removable_end: int = EVERYWHERE
 
 
 class Cleaner:
@@ -146,6 +150,8 @@ class Cleaner:
     def _give_up(self, candidate: Candidate, error: BaseException) -> None:
         """Until the next restart: what is wrong does not go away on its own."""
         candidate.log.cleaning.uncleanable = str(error) or type(error).__name__
+        if isinstance(error, CorruptSegment | OSError):
+            candidate.log.suspect(error)
         self._metrics.uncleanable_partitions += 1
         is_bug = not isinstance(error, CorruptSegment | OSError)
         log.error(
@@ -169,7 +175,9 @@ class Cleaner:
             settings.limits.load_factor,
             settings.limits.io_buffer_bytes // max(1, settings.threads),
         )
-        cleaning = Cleaning(candidate.log, plan, limits, self._clock.now_ms(), self._pace.passed)
+        cleaning = Cleaning(
+            candidate.log, plan, limits, self._clock.now_ms(), self._pace.passed, candidate.removable_end
+        )
         try:
             await self._drive(cleaning)
             await self._cleaned()

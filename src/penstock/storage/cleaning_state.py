@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Up to where tombstones and markers may go when no other replica could miss them.
+EVERYWHERE = 2**63 - 1
+
 
 @dataclass(slots=True)
 class CleaningState:

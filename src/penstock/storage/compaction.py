@@ -25,6 +25,7 @@ from penstock.protocol.records import InvalidRecords
 from penstock.protocol.records.compaction import SLOT_BYTES, OffsetMap, Stop, add_batches, add_records
 from penstock.storage import compaction_plan
 from penstock.storage.aborted import aborted_between, check_txn_index
+from penstock.storage.cleaning_state import EVERYWHERE
 from penstock.storage.compaction_plan import CleaningPlan, CleaningRule, SegmentFacts
 from penstock.storage.compaction_rewrite import GroupRewriter
 from penstock.storage.compaction_transactions import CleanedTransactions
@@ -109,7 +110,16 @@ def _first_timestamp(segment: Segment) -> int:
 class Cleaning:
     """One round over one log. `pause` is told of every read and write: it may wait, and says whether to go on."""
 
-    def __init__(self, log: Log, plan: CleaningPlan, limits: CleanerLimits, now_ms: int, pause: Pause) -> None:
+    def __init__(
+        self,
+        log: Log,
+        plan: CleaningPlan,
+        limits: CleanerLimits,
+        now_ms: int,
+        pause: Pause,
+        removable_end: int = EVERYWHERE,
+    ) -> None:
+        """Tombstones and markers stay from `removable_end` on, whatever their age (trap D4)."""
         self.stats = CleaningStats()
         # Files that nobody needs any more once file.delete.delay.ms is over.
         self.retired: list[RetiredFiles] = []
@@ -119,6 +129,7 @@ class Cleaning:
         self._limits = limits
         self._now_ms = now_ms
         self._pause = pause
+        self._removable_end = removable_end
         # Markers of what is cleaned may be in segments behind it.
         self._all_segments = log.segments
         self._segments = log.segments[: plan.segments]
@@ -257,7 +268,8 @@ class Cleaning:
         assert self._map is not None
         log = self._log
         rewriter = GroupRewriter(
-            log.directory, log.config, old, self._map, self.clean_end, self._kept_offsets, self._transactions,
+            log.directory, log.config, old, self._map, self.clean_end, self._kept_offsets, self._removable_end,
+            self._transactions,
             self._now_ms, self._buffer, self._out, self._paused, self.stats,
         )  # fmt: skip
         try:

@@ -59,6 +59,7 @@ class GroupRewriter:
         offset_map: OffsetMap,
         clean_end: int,
         kept_offsets: array[int],
+        removable_end: int,
         transactions: CleanedTransactions,
         now_ms: int,
         buffer: Buffer,
@@ -70,6 +71,7 @@ class GroupRewriter:
         self._config = config
         self._old = old
         self._transactions = transactions
+        self._removable_end = removable_end
         # By the offsets of their markers: the new segment's transaction index.
         self._aborted: dict[int, TxnIndexEntry] = {}
         self._now_ms = now_ms
@@ -86,6 +88,7 @@ class GroupRewriter:
             now_ms,
             config.delete_retention_ms,
             kept_offsets,
+            removable_end,
         )
 
     def run(self) -> None:
@@ -166,7 +169,9 @@ class GroupRewriter:
         if header.records_count and not header.attributes & DELETE_HORIZON_BIT:
             horizon_ms = min(self._now_ms + self._config.delete_retention_ms, _MAX_TIMESTAMP)
             return with_delete_horizon(batch, header, horizon_ms)
-        is_due = header.records_count == 0 or self._now_ms >= header.base_timestamp
+        is_due = header.records_count == 0 or (
+            self._now_ms >= header.base_timestamp and header.last_offset < self._removable_end
+        )
         is_needed = self._rewriter.keeps_empty(header) or self._transactions.is_last_word(header)
         return b"" if is_due and not is_needed else batch
 

@@ -155,6 +155,10 @@ class Log(ReadableLog):
     def is_failed(self) -> bool:
         return self._failure is not None
 
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
     def fail(self, reason: str) -> None:
         """No more appends: what the disk holds is not known any more. Reads go on."""
         if self._failure is None:

@@ -26,12 +26,14 @@ from penstock.core.ids import TopicId, TopicPartition, topic_id_to_text
 from penstock.storage import checkpoints
 from penstock.storage.checkpoints import BadCheckpoint, MetaProperties
 from penstock.storage.log import Log, LogConfig
+from penstock.storage.page_cache import page_cache_id
 
 log = logging.getLogger(__name__)
 
 _LOCK = ".lock"
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
+_SPOILT_SUFFIX = "-spoilt"
 _MAX_NAME = 255
 # Opening is mostly Python, closing mostly waiting for the disk.
 _OPENING_THREADS = 4
@@ -61,6 +63,7 @@ class DataDirectory:
         "_written",
         "broker_epoch",
         "failed",
+        "has_page_cache",
         "meta",
         "new_directory_id",
         "path",
@@ -76,6 +79,8 @@ class DataDirectory:
         self.new_directory_id = _new_directory_id()
         epoch = checkpoints.take_clean_shutdown(path)
         self.was_clean = epoch is not None
+        # Whether what was written before, and not flushed, is there as it was: a process was killed, not a machine.
+        self.has_page_cache = checkpoints.take_page_cache(path, page_cache_id(path))
         # Of the broker that stopped cleanly, -1 if none did.
         self.broker_epoch = -1 if epoch is None else epoch
         # A broker that stops does not wait for the thread of a checkpoint that is no longer waited for.
@@ -222,6 +227,17 @@ class DataDirectory:
                     os.rename(self.directory_of(tp), path)
                     renamed.append(path)
         return renamed
+
+    def set_spoilt_aside(self, tp: TopicPartition) -> str | None:
+        """Keeps a log that is to begin anew under another name, for whoever wants to look into it. The name is free."""
+        self._forget([tp])
+        name = _new_name(tp, _SPOILT_SUFFIX)
+        with checkpoints.changed_directory(self.path):
+            try:
+                os.rename(self.directory_of(tp), f"{self.path}/{name}")
+            except FileNotFoundError:
+                return None
+        return name
 
     def _forget(self, gone: Collection[TopicPartition]) -> None:
         """Checkpoints go by name: those of a log that is no more must not be taken for its successor's."""

@@ -24,6 +24,7 @@ class ReadableLog:
         "log_end_offset",
         "log_start_offset",
         "producers",
+        "suspicion",
     )
 
     def __init__(
@@ -37,6 +38,8 @@ class ReadableLog:
         self._segments = segments
         self._reader = Reader()
         self._last_abort_offset = aborted.no_abort_behind(segments, end_position.offset)
+        # Why somebody believes that its files are damaged: worth a look at all of them (`soundness.py`).
+        self.suspicion: str | None = None
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -62,7 +65,13 @@ class ReadableLog:
         try:
             return self._reader.read(self._segments, offset, max_bytes, upper, at_least_one=at_least_one, wait=wait)
         except (OSError, CorruptSegment) as error:
+            self.suspect(error)
             raise storage_error(error) from error
+
+    def suspect(self, error: BaseException) -> None:
+        """Whether what a reader met is damage is found out later; a file that went meanwhile is none."""
+        if not isinstance(error, FileNotFoundError):
+            self.suspicion = str(error)
 
     def position_of(self, offset: int, *, wait: bool = True) -> LogPosition:
         """Blocking, thread-safe. Where the batch that holds `offset` starts; the end, if no batch does.

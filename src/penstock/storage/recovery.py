@@ -25,7 +25,7 @@ from penstock.storage.log_file import LogPosition, remove_if_there
 from penstock.storage.producers import ProducerEntry, Producers
 from penstock.storage.reader import segment_at
 from penstock.storage.replay import batches_between, rebuild_producers, replay_batch
-from penstock.storage.scan import sound_batches_of
+from penstock.storage.scan import is_torn, sound_batches_of
 from penstock.storage.segment import CorruptSegment, IndexBuilder, Segment
 from penstock.storage.txn_index import TxnIndexEntry
 
@@ -39,6 +39,8 @@ class RecoveryReport:
     truncated_bytes: int = 0
     removed_segments: int = 0
     log_end_offset: int = 0
+    # Whether what was cut off may be the beginning of a write that was never finished; else it is damage.
+    is_torn: bool = True
 
 
 @dataclass(slots=True)
@@ -270,6 +272,7 @@ class _Repair:
         self._report.scanned_bytes += segment.size
         if not whole:
             self._report.truncated_bytes += segment.size - end
+            self._report.is_torn = is_torn(segment, end)
             segment.file().cut(end)
             segment.size = end
         builder.install()
@@ -281,6 +284,7 @@ class _Repair:
     def _result(self, log_start_offset: int, first: int, kept: int, end_offset: int, snapshots: list[int]) -> OpenedLog:
         for segment in self._segments[kept:]:
             self._report.removed_segments += 1
+            self._report.is_torn = False
             self._report.truncated_bytes += segment.size
             segment.remove()
         segments = self._segments[:kept]

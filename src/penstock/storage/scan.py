@@ -32,7 +32,7 @@ def sound_batches_of(
             return
         yield batch
         position, next_offset = batch.position + batch.header.size, batch.header.next_offset
-    for batch in _checked_batches(file, position, segment.size):
+    for batch in checked_batches(file, position, segment.size):
         header = batch.header
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             return
@@ -65,7 +65,8 @@ def _base_offset_at(file: LogFile, position: int, size: int) -> int | None:
     return header.base_offset if is_batch else None
 
 
-def _checked_batches(file: LogFile, position: int, size: int) -> Iterator[LocatedBatch]:
+def checked_batches(file: LogFile, position: int, size: int) -> Iterator[LocatedBatch]:
+    """Those between the two positions, up to the first without its length or its CRC."""
     buffer = bytearray(min(_CHUNK_BYTES, max(size - position, 0)))
     with memoryview(buffer) as view:
         while position < size:
@@ -81,6 +82,15 @@ def _checked_batches(file: LogFile, position: int, size: int) -> Iterator[Locate
                 consumed = large.size
                 yield LocatedBatch(position, large)
             position += consumed
+
+
+def is_torn(segment: Segment, position: int) -> bool:
+    """Whether the file ends inside what begins at `position`."""
+    remaining = segment.size - position
+    if remaining < HEADER_BYTES:
+        return True
+    header = read_header(segment.file().read(HEADER_BYTES, position))
+    return header.magic == MAGIC and header.size > remaining
 
 
 def _large_batch(file: LogFile, chunk: memoryview, position: int, size: int) -> BatchHeader | None:

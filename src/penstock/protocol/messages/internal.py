@@ -53,10 +53,29 @@ class ReplicaProgressRequest(Request, api_key=20_002, versions="0", flexible=0):
 
 
 class ReplicaProgressResponse(Response, to=ReplicaProgressRequest):
+    """For each partition of the request, in its order: up to where every replica has compacted its log, 0 if nobody
+    knows.
+    """
+
+    error_code: int = int16()
+    removable_ends: list[int] = array(int64, tag=0)
+
+
+class SuspectLogRequest(Request, api_key=20_003, versions="0", flexible=0):
+    """A follower cannot append what its leader has at `offset`: the leader is to look whether its log is damaged."""
+
+    topic_id: TopicId = uuid()
+    partition: int = int32()
+    leader_epoch: int = int32()
+    offset: int = int64()
+
+
+class SuspectLogResponse(Response, to=SuspectLogRequest):
     error_code: int = int16()
 
 
 INTERNAL_MESSAGES: Final[tuple[tuple[type[Request], type[Response]], ...]] = (
     (AskControllerRequest, AskControllerResponse),
     (ReplicaProgressRequest, ReplicaProgressResponse),
+    (SuspectLogRequest, SuspectLogResponse),
 )

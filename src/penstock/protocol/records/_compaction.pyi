@@ -33,6 +33,7 @@ class Rewriter:
         now_ms: int,
         delete_retention_ms: int,
         kept_offsets: array[int],
+        removable_end: int = ...,
     ) -> None: ...
     def rewrite(
         self, source: ReadableBuffer, start: int, end: int, out: bytearray | memoryview, out_at: int

@@ -392,7 +392,7 @@ cdef bint grow(Growing* buffer, int64_t more) noexcept nogil:
 
 cdef class Rewriter:
     cdef OffsetMap offset_map
-    cdef int64_t base_offset, index_interval_bytes, clean_end, now_ms, horizon_ms
+    cdef int64_t base_offset, index_interval_bytes, clean_end, now_ms, horizon_ms, removable_end
     cdef array.array kept_offsets
     cdef Mark* marks
     cdef int64_t marks_capacity
@@ -409,12 +409,14 @@ cdef class Rewriter:
         int64_t now_ms,
         int64_t delete_retention_ms,
         array.array kept_offsets not None,
+        int64_t removable_end=INT64_MAX,
     ):
         self.offset_map = offset_map
         self.base_offset = self.offset_of_max_timestamp = base_offset
         self.index_interval_bytes = index_interval_bytes
         self.clean_end = clean_end
         self.now_ms = now_ms
+        self.removable_end = removable_end
         self.horizon_ms = INT64_MAX if overflows(now_ms, delete_retention_ms) else now_ms + delete_retention_ms
         if kept_offsets.typecode != "q":
             raise TypeError("kept_offsets are 64-bit")
@@ -447,7 +449,11 @@ cdef class Rewriter:
         cdef Row row
         cdef Mark* marks
         cdef int64_t previous = -1, timestamp
-        cdef bint tombstones_stay = not batch.attributes & DELETE_HORIZON_BIT or self.now_ms < batch.base_timestamp
+        cdef bint tombstones_stay = (
+            not batch.attributes & DELETE_HORIZON_BIT
+            or self.now_ms < batch.base_timestamp
+            or batch.base_offset + batch.last_offset_delta >= self.removable_end
+        )
         kept.records = kept.tombstones = 0
         kept.max_timestamp = INT64_MIN
         index[0] = 0

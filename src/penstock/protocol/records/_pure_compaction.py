@@ -182,7 +182,8 @@ def add_records(offset_map: OffsetMap, section: ReadableBuffer, header: BatchHea
 class Rewriter:
     """The second pass over the segments that become one, and that one's indexes.
 
-    `kept_offsets`, ascending, are the last offsets of batches that stay even when they lose all their records.
+    `kept_offsets`, ascending, are the last offsets of batches that stay even when they lose all their records. From
+    batches at or above `removable_end` no tombstone goes.
     """
 
     def __init__(
@@ -194,6 +195,7 @@ class Rewriter:
         now_ms: int,
         delete_retention_ms: int,
         kept_offsets: array[int],
+        removable_end: int = 2**63 - 1,
     ) -> None:
         self.size = 0
         self.max_timestamp = -1
@@ -205,6 +207,7 @@ class Rewriter:
         self._index_interval_bytes = index_interval_bytes
         self._clean_end = clean_end
         self._now_ms = now_ms
+        self._removable_end = removable_end
         self._horizon_ms = min(now_ms + delete_retention_ms, 2**63 - 1)
         self._kept_offsets = kept_offsets
         self._since_entry = 0
@@ -254,7 +257,9 @@ class Rewriter:
         """What stays of a batch below `clean_end`; None when the batch stays as it is. Raises InvalidRecords."""
         data = bytes(section)
         has_horizon = bool(header.attributes & DELETE_HORIZON_BIT)
-        tombstones_stay = not has_horizon or self._now_ms < header.base_timestamp
+        tombstones_stay = (
+            not has_horizon or self._now_ms < header.base_timestamp or header.last_offset >= self._removable_end
+        )
         kept: list[tuple[int, int, int]] = []
         tombstones = 0
         reader = _Reader(data)
