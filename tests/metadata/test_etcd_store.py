@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.testkit.etcd import Certificates, EtcdCluster
+from tests.testkit.etcd import Certificates, EtcdCluster, EtcdMember
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.metadata import etcd_client, records
@@ -171,6 +171,30 @@ async def test_given_a_commit_whose_answer_is_lost_when_reported_then_the_outcom
         assert unknown.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert entry.value in (b"1", b"2")
         assert (await store.read("")).entries[0].mod_revision == again.revision
+
+
+async def test_given_a_commit_that_writes_what_it_compares_when_its_answer_is_lost_then_it_happens_once_and_is_told(
+    harmed: EtcdCluster, prefix: str
+) -> None:
+    """The leader dies at any moment of it: before it has heard, or after it has committed."""
+    async with opened(harmed.address(prefix)) as store:
+        revision = (await put(store, "a", b"0")).revision
+        for number in range(1, 4):
+            leader = harmed.leader
+
+            async def killed(leader: EtcdMember = leader) -> None:
+                leader.kill()
+
+            killing = spawn(killed(), name="kill")
+            for attempt in range(50):
+                value = b"%d-%d" % (number, attempt)
+                transaction = Transaction((Expect("a", revision),), (Put("a", value), Put("b", value)))
+                revision = (await asyncio.wait_for(store.commit(transaction), DEADLINE_S)).revision
+            await killing
+            await asyncio.to_thread(harmed.start_missing)
+
+            entries = (await store.read("")).entries
+            assert [(entry.value, entry.mod_revision) for entry in entries] == [(value, revision)] * 2
 
 
 async def test_given_a_follower_that_is_cut_off_when_history_is_compacted_then_its_image_is_read_anew(

@@ -7,7 +7,7 @@ crash in between leaves partitions that belong to nobody, never a topic that lac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -66,7 +66,7 @@ def create_topics(
             results.append(CreateTopicResult(topic.name, error))
     writes = Writes()
     if not command.validate_only:
-        _write_topics(writes, [plan for plan in plans if plan.topic_id not in image.topics_by_id], image.serving())
+        _write_topics(writes, [plan for plan in plans if plan.topic_id not in image.topics_by_id], image)
     return Decision(writes.transactions(), tuple(results))
 
 
@@ -74,9 +74,9 @@ def _created(plan: _Plan) -> CreatedTopic:
     return CreatedTopic(plan.topic_id, len(plan.partitions), len(plan.partitions[0]), plan.configs)
 
 
-def _write_topics(writes: Writes, plans: Sequence[_Plan], serving: Mapping[BrokerId, int]) -> None:
+def _write_topics(writes: Writes, plans: Sequence[_Plan], image: ClusterImage) -> None:
     for plan in plans:
-        _write_partitions(writes, plan.topic_id, 0, plan.partitions, serving)
+        _write_partitions(writes, plan.topic_id, 0, plan.partitions, image)
     for plan in plans:
         record = TopicRecord(
             name=plan.name,
@@ -88,13 +88,20 @@ def _write_topics(writes: Writes, plans: Sequence[_Plan], serving: Mapping[Broke
 
 
 def _write_partitions(
-    writes: Writes, topic_id: TopicId, first: int, partitions: Iterable[Replicas], serving: Mapping[BrokerId, int]
+    writes: Writes, topic_id: TopicId, first: int, partitions: Iterable[Replicas], image: ClusterImage
 ) -> None:
-    """New and empty, so every replica whose broker serves is in sync."""
+    """New and empty, so every replica whose broker serves is in sync.
+
+    Where an earlier attempt has left partitions that nobody claims they are replaced. All are compared, so that a write
+    whose answer was lost can be asked for again (metadata/etcd_store.py).
+    """
+    serving = image.serving()
+    left_behind = image.unclaimed_partitions.get(topic_id, {})
     for partition, replicas in enumerate(partitions, first):
         isr = tuple(replica for replica in replicas if replica in serving)
         record = PartitionRecord(replicas=replicas, isr=isr, leader=isr[0], leader_broker_epoch=serving[isr[0]])
-        writes.put(partition_key(topic_id, partition), record)
+        before = left_behind.get(partition)
+        writes.put(partition_key(topic_id, partition), record, mod_revision=before.mod_revision if before else 0)
 
 
 class _Planning:
@@ -309,7 +316,7 @@ def create_partitions(
             results.append(CreatePartitionsResult(wanted.name, error))
     writes = Writes()
     if not command.validate_only:
-        _write_additions(writes, additions, image.serving())
+        _write_additions(writes, additions, image)
     return Decision(writes.transactions(), tuple(results))
 
 
@@ -338,10 +345,10 @@ def _added_partitions(
 
 
 def _write_additions(
-    writes: Writes, additions: Sequence[tuple[TopicImage, Sequence[Replicas]]], serving: Mapping[BrokerId, int]
+    writes: Writes, additions: Sequence[tuple[TopicImage, Sequence[Replicas]]], image: ClusterImage
 ) -> None:
     for topic, added in additions:
-        _write_partitions(writes, topic.topic_id, len(topic.partitions), added, serving)
+        _write_partitions(writes, topic.topic_id, len(topic.partitions), added, image)
     for topic, added in additions:
         record = replace(topic.record(), partition_count=len(topic.partitions) + len(added))
         writes.put(topic_key(topic.name), record, mod_revision=topic.mod_revision)

@@ -3,8 +3,9 @@
 Three kinds of calls, by what a lost answer means:
 
 - `ask`: what does no harm when it is done twice. Tried with one member after the other until one answers.
-- `commit`: never sent a second time, since the first may have happened, or may still happen. So that members that are
-  down or paused are met before that, a read finds a member with a quorum first, unless one has just answered.
+- `commit`: sent once, since it may have happened when its answer is lost, or may still happen (`Unsettled`). So that
+  members that are down or paused are met before that, a read finds a member with a quorum first, unless one has just
+  answered. Whether it may be sent again is for the store to say.
 - `watch`: one stream, until it breaks. It also breaks when its member did not answer another call: a process that is
   stopped keeps its connections, and only silence tells.
 """
@@ -100,6 +101,10 @@ class EtcdRefused(BrokerError):
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"etcd refused: {reason.removeprefix('etcdserver: ')}")
 
 
+class Unsettled(BrokerError):
+    """Nobody knows whether a commit has happened, or is yet to happen."""
+
+
 class _Unanswered(Exception):
     """Nobody knows what became of it."""
 
@@ -150,7 +155,7 @@ class EtcdClient:
         try:
             return await self._once(_unary(TXN, request, COMMIT_S))
         except _Unanswered as error:
-            raise BrokerError(
+            raise Unsettled(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"etcd did not say whether it committed the change: {error}"
             ) from None
 

@@ -5,19 +5,30 @@ everybody's writes. What must stay true:
 
 - Every read is linearizable, and all its pages are of one revision.
 - Nobody is told of a revision that a watch of this prefix never reaches: waiting for it would have no end.
+- A commit whose answer was lost is sent again only if the first, should it still come, would then be refused: it writes
+  a key that it compares. What is found instead tells whether the first had come (`_settled`).
 - A watch is opened at the revision that was seen last, not at the one after it. etcd before 3.4.34 and 3.5.16 forgets a
   deletion at the very revision it is compacted to; like this such a watch is told that its history is gone.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.metadata_address import EtcdAddress
 from penstock.metadata import etcd_pb2 as pb
-from penstock.metadata.etcd_client import LEASE_GRANT, LEASE_REVOKE, RANGE, EtcdClient, EtcdRefused
+from penstock.metadata.etcd_client import (
+    LEASE_GRANT,
+    LEASE_REVOKE,
+    PATIENCE_S,
+    RANGE,
+    EtcdClient,
+    EtcdRefused,
+    Unsettled,
+)
 from penstock.metadata.store import (
     Change,
     Changes,
@@ -71,16 +82,50 @@ class EtcdStore:
         try:
             response = await self._client.commit(self._request_of(transaction))
         except EtcdRefused as refused:
-            if _LEASE_NOT_FOUND in refused.message:
-                raise LeaseExpired("a lease of the transaction has ended") from None
-            raise
+            raise _as_lease_expired(refused) from None
+        except Unsettled as unsettled:
+            if not _happens_once(transaction):
+                raise
+            return await self._settled(transaction, unsettled)
         if not response.succeeded:
             raise Conflict(_changed_keys(transaction, response.responses))
+        return await self._committed(transaction, response)
+
+    async def _committed(self, transaction: Transaction, response: pb.TxnResponse) -> Committed:
         revision = response.header.revision
         if transaction.puts or any(each.response_delete_range.deleted for each in response.responses):
             self._last_write = max(self._last_write, revision)
             return Committed(revision)
         return Committed(await self._last_change(revision))
+
+    async def _settled(self, transaction: Transaction, unsettled: Unsettled) -> Committed:
+        """Ask again, as etcd elects a leader, and find out what the first attempt has come to."""
+        loop = asyncio.get_running_loop()
+        give_up_at_s = loop.time() + PATIENCE_S
+        while True:
+            try:
+                response = await self._client.commit(self._request_of(transaction))
+                break
+            except Unsettled as again:
+                if loop.time() >= give_up_at_s:
+                    raise again from None
+            except BrokerError:
+                raise unsettled from None
+        if response.succeeded:
+            return await self._committed(transaction, response)
+        changed = _changed_keys(transaction, response.responses)
+        written = {put.key: put.value for put in transaction.puts}
+        if not any(key in written for key in changed):
+            raise Conflict(changed)  # what it compares and writes is as it was
+        if not all(key in written for key in changed):
+            raise unsettled
+        found = [(await self._client.ask(RANGE, pb.RangeRequest(key=self._key(key)))).kvs for key in written]
+        revisions = {kvs[0].mod_revision if kvs else 0 for kvs in found}
+        is_ours = len(revisions) == 1 and [kvs[0].value for kvs in found if kvs] == [*written.values()]
+        if not is_ours:
+            raise unsettled  # somebody else has written since, or instead
+        self._last_write = max(self._last_write, *revisions)
+        return Committed(*revisions)
 
     async def read(self, prefix: str) -> Snapshot:
         for _ in range(MAX_READ_ATTEMPTS):
@@ -192,6 +237,18 @@ class EtcdStore:
 
     def _our_key(self, key: bytes) -> str:
         return key[len(self._prefix) :].decode()
+
+
+def _happens_once(transaction: Transaction) -> bool:
+    """Whether it writes a key that it compares: then it cannot happen again after it has happened."""
+    compared = {expect.key for expect in transaction.expected}
+    return any(put.key in compared for put in transaction.puts)
+
+
+def _as_lease_expired(refused: EtcdRefused) -> Exception:
+    if _LEASE_NOT_FOUND in refused.message:
+        return LeaseExpired("a lease of the transaction has ended")
+    return refused
 
 
 def _changed_keys(transaction: Transaction, found: Sequence[pb.ResponseOp]) -> tuple[str, ...]:
