@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.machines.controlled_cluster import ONE, TWO, ACluster
 
 from penstock.controller.registration import Registration, begin_session
+from penstock.core.errors import ErrorCode
 from penstock.handlers.cluster_view import ClusterView
 from penstock.metadata.records import Endpoint, SessionState
 from penstock.metadata.store import LeaseId
@@ -26,3 +27,27 @@ def test_given_brokers_without_a_session_then_clients_are_told_of_those_that_hav
     assert [broker.broker_id for broker in asked_two.brokers] == [TWO]
     assert asked_one.leadership(cluster.partition("orders")).leader_id == -1  # it may lead again soon, but does not now
     assert ClusterView(cluster.image, "OTHER", ONE).brokers == []
+
+
+def test_given_a_broker_that_is_cut_off_then_it_names_the_others_and_leads_nothing_unless_nobody_else_is_there() -> (
+    None
+):
+    cluster = ACluster()
+    endpoint = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9091)
+    transaction, _ = begin_session(
+        Registration(ONE, (endpoint,), host="machine"), cluster.image, SessionState.SERVING, LeaseId(1)
+    )
+    cluster._commit(transaction)
+    cluster.create("orders", -1, -1, assignments=((0, (ONE,)),))
+    alone = ClusterView(cluster.image, "PLAINTEXT", ONE, is_cut_off=True)
+    transaction, _ = begin_session(
+        Registration(TWO, (endpoint,), host="machine"), cluster.image, SessionState.SERVING, LeaseId(2)
+    )
+    cluster._commit(transaction)
+    view = ClusterView(cluster.image, "PLAINTEXT", ONE, is_cut_off=True)
+
+    assert [broker.broker_id for broker in alone.brokers] == [ONE]
+    assert [broker.broker_id for broker in view.brokers] == [TWO]
+    assert view.leadership(cluster.partition("orders")) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert view.leader(cluster.partition("orders")) is None
+    assert view.offline_replicas(cluster.partition("orders")) == [ONE]

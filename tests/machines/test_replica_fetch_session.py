@@ -117,7 +117,7 @@ def test_given_a_request_that_was_lost_when_the_next_comes_then_it_is_refused() 
 
 
 def test_given_the_last_epoch_then_both_ends_go_on_with_the_first() -> None:
-    session, asking = Serving(1), Asking()
+    session, asking = Serving(FOLLOWER, 1), Asking()
     session.epoch = asking.epoch = MAX_EPOCH
 
     session.begin_request(MAX_EPOCH)
@@ -127,7 +127,7 @@ def test_given_the_last_epoch_then_both_ends_go_on_with_the_first() -> None:
 
 
 def test_given_a_follower_in_a_hurry_when_its_request_is_there_or_comes_then_it_does_not_wait() -> None:
-    session = Serving(1)
+    session = Serving(FOLLOWER, 1)
     session.begin_request(0)
     woken: list[int] = []
     session.resume = lambda: woken.append(0)
@@ -143,7 +143,7 @@ def test_given_a_follower_in_a_hurry_when_its_request_is_there_or_comes_then_it_
 
 
 def test_given_a_request_that_waits_when_records_come_then_it_is_resumed_and_not_for_a_high_watermark() -> None:
-    session = Serving(1)
+    session = Serving(FOLLOWER, 1)
     partition = served(session, KEYS[0], 0)
     session.told(partition)
     woken: list[str] = []
@@ -156,8 +156,20 @@ def test_given_a_request_that_waits_when_records_come_then_it_is_resumed_and_not
     assert woken == ["resumed"]
 
 
+def test_given_consumers_at_the_follower_when_something_is_committed_then_it_is_told_at_once() -> None:
+    session = Serving(FOLLOWER, 1, wakes_on_commit=True)
+    partition = served(session, KEYS[0], 0)
+    session.told(partition)
+    woken: list[str] = []
+    session.resume = lambda: woken.append("resumed")
+
+    partition.committed()
+
+    assert (woken, session.new()) == (["resumed"], [partition])
+
+
 def test_given_a_new_leader_epoch_when_a_partition_is_asked_for_then_it_is_answered_though_nothing_is_new() -> None:
-    session = Serving(1)
+    session = Serving(FOLLOWER, 1)
     partition = served(session, KEYS[0], 5, epoch=1)
     assert partition.is_news(5, 0)
     assert not partition.is_news(5, 0)

@@ -17,8 +17,10 @@ from penstock.core.topic_config import topic_config
 from penstock.protocol.batch import read_header
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.appends import ACKS_ALL
+from penstock.replication.fetch_session import Serving
 from penstock.replication.follower import FetchAnswer
-from penstock.replication.partition import Partition
+from penstock.replication.isr import Proposal
+from penstock.replication.partition import SILENT_MS, Partition
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -42,7 +44,22 @@ class Told:
         self.outcomes[slot] = error.code
 
 
-def a_partition(directory: Path, files: Files, *, clean: bool = True, flush_messages: int = 1) -> Partition:
+@dataclass
+class Session:
+    """All that a partition asks of its broker here: whether its session was renewed in time."""
+
+    is_overdue: bool = False
+
+    def proposed(self, partition: Partition, leader_epoch: int, proposal: Proposal) -> None:
+        pass
+
+    def progressed(self, partition: Partition) -> None:
+        pass
+
+
+def a_partition(
+    directory: Path, files: Files, *, clean: bool = True, flush_messages: int = 1, session: Session | None = None
+) -> Partition:
     config = topic_config({"flush.messages": str(flush_messages)}, BrokerConfig())
     log = Log.open(str(directory), LogConfig.of(config), clean=clean, now_ms=0)
     partition = Partition(
@@ -55,6 +72,7 @@ def a_partition(directory: Path, files: Files, *, clean: bool = True, flush_mess
         flusher=Flusher(files, lambda error: None),
         tasks=TaskGroup(),
         metrics=TopicMetrics(),
+        replication=session,
     )
     partition.lead(a_sole_replica(LEADER), {}, lag_max_ms=30_000, now_ms=0)
     return partition
@@ -241,3 +259,55 @@ async def test_given_a_topic_that_wants_two_in_sync_when_it_has_one_replica_or_g
     with pytest.raises(BrokerError, match=r"min\.insync\.replicas=2"):
         append(partition, told, 2, acks=-1)
     files.close()
+
+
+async def test_given_a_leader_past_its_session_when_a_follower_fetches_and_has_nothing_to_say_then_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    """In a fetch session an idle partition is spoken of by nobody; when the metadata is away it is no less led."""
+    partition = a_partition(tmp_path / "orders-0", Files(2, "test"), session=Session(is_overdue=True))
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=1), {OTHER: 6}, lag_max_ms=30_000, now_ms=0)
+    partition.fetched_by(OTHER, broker_epoch=6, offset=0, now_ms=0)
+    fetching = Serving(OTHER, 1)
+    fetching.names((partition.topic_id, 0)).joins(partition.replica_waiters)
+
+    fetching.asked_ms = 2 * SILENT_MS
+    partition.look_around(3 * SILENT_MS, is_overdue=True)
+    assert not partition.is_forsaken
+
+    partition.look_around(3 * SILENT_MS + 1, is_overdue=True)
+    assert partition.is_forsaken
+
+
+async def test_given_a_leader_past_its_session_when_a_follower_is_silent_then_clients_are_told_to_look_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """They believe who says to lead: one that is cut off would keep them for good."""
+    session = Session()
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test"), session=session), Told()
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=1), {OTHER: 6}, lag_max_ms=30_000, now_ms=0)
+    partition.fetched_by(OTHER, broker_epoch=6, offset=0, now_ms=0)
+    append(partition, told, 0, acks=ACKS_ALL)
+    partition._write()
+
+    partition.look_around(SILENT_MS + 1, is_overdue=False)  # a follower may be slow
+    session.is_overdue = True
+    partition.look_around(SILENT_MS, is_overdue=True)  # the metadata may be away
+    assert not partition.is_forsaken
+    assert told.outcomes == {}
+
+    partition.look_around(SILENT_MS + 1, is_overdue=True)
+    assert told.outcomes == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    for refused in (
+        lambda: append(partition, told, 1, acks=ACKS_ALL),
+        lambda: partition.read(partition.high_watermark.offset, 1_000, at_least_one=True),
+    ):
+        with pytest.raises(BrokerError) as error:
+            refused()
+        assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    partition.fetched_by(OTHER, broker_epoch=6, offset=1, now_ms=SILENT_MS + 2)
+    partition.look_around(SILENT_MS + 3, is_overdue=True)
+    append(partition, told, 2, acks=ACKS_ALL)
+    partition._write()
+    assert partition.read(partition.high_watermark.offset, 1_000, at_least_one=True) is None

@@ -33,22 +33,29 @@ _LISTENER_NOT_FOUND = Leadership(ErrorCode.LISTENER_NOT_FOUND, NO_LEADER)
 
 
 class ClusterView:
-    def __init__(self, image: ClusterImage, listener: str, asked: BrokerId) -> None:
+    def __init__(self, image: ClusterImage, listener: str, asked: BrokerId, *, is_cut_off: bool = False) -> None:
         """`asked` is the broker that answers. It is always there: a client that is told of no broker at all, because
         the only one has just lost its session, has nobody left to ask (librdkafka 2.16 then never asks again).
+
+        Unless it `is_cut_off`, and there are others: they would not name it any more. Clients prefer to ask whom they
+        have just talked to (librdkafka), and would get the same old answer for ever.
         """
         self.image = image
-        self.brokers = [
+        brokers = [
             ReachableBroker(broker.broker_id, endpoint, broker.rack)
             for broker in image.brokers.values()
             if (broker.broker_id in image.sessions or broker.broker_id == asked)
             and (endpoint := broker.listener(listener)) is not None
         ]
+        others = [broker for broker in brokers if broker.broker_id != asked]
+        is_left_out = is_cut_off and bool(others)
+        self.brokers = others if is_left_out else brokers
+        self._left_out = asked if is_left_out else None
         self._led_by = {broker.broker_id: Leadership(ErrorCode.NONE, broker.broker_id) for broker in self.brokers}
 
     def leadership(self, partition: PartitionImage) -> Leadership:
         leader = self.image.leader_of(partition)
-        if leader is None:
+        if leader is None or leader == self._left_out:
             return _LEADER_NOT_AVAILABLE
         return self._led_by.get(leader, _LISTENER_NOT_FOUND)
 

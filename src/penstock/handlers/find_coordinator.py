@@ -30,7 +30,7 @@ async def find_coordinator(
     keys = request.coordinator_keys if context.api_version >= SEVERAL_KEYS_SINCE else [request.key]
     try:
         topic = await internal_topic(_topic_of(request.key_type, context.api_version), broker)
-        view = ClusterView(broker.image, context.listener, broker.node_id)
+        view = ClusterView(broker.image, context.listener, broker.node_id, is_cut_off=broker.partitions.is_cut_off)
         coordinators = [
             _coordinator(key, view.leader(topic.partitions[partition_of(key, len(topic.partitions))])) for key in keys
         ]

@@ -38,7 +38,7 @@ async def metadata(request: MetadataRequest, context: RequestContext, broker: Br
     failures: dict[str, ErrorCode] = {}
     if asked is not None and request.allow_auto_topic_creation:
         failures = await _create_missing([topic.name for topic in asked if topic.name is not None], context, broker)
-    view = ClusterView(broker.image, context.listener, broker.node_id)
+    view = ClusterView(broker.image, context.listener, broker.node_id, is_cut_off=broker.partitions.is_cut_off)
     if asked is None:
         topics = [_topic_row(topic, view) for topic in view.image.topics.values()]
     else:

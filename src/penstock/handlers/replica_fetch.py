@@ -81,6 +81,7 @@ class ReplicaFetch:
             session = sessions.find(replica, request.session_id)
             session.wake()
             session.begin_request(request.session_epoch)
+        session.asked_ms = self._broker.clock.monotonic_ms()
         for forgotten in request.forgotten_topics_data:
             for partition in forgotten.partitions:
                 session.drop((forgotten.topic_id, partition))

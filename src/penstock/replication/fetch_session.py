@@ -12,6 +12,7 @@ What must stay true:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -190,8 +191,11 @@ class Served:
 class Serving:
     """What one follower wants of this broker. One request at a time: `resume` is there while it waits."""
 
-    def __init__(self, session_id: int, *, wakes_on_commit: bool = False) -> None:
+    def __init__(self, replica: BrokerId, session_id: int, *, wakes_on_commit: bool = False) -> None:
+        self.replica = replica
         self.session_id = session_id
+        # When the last request came.
+        self.asked_ms: float = -math.inf
         self.wakes_on_commit = wakes_on_commit
         self.epoch = INITIAL_EPOCH
         self.resume: Callable[[], None] | None = None
@@ -275,7 +279,7 @@ class ServingSessions:
         if before is not None:
             before.end()
         self._next_id = self._next_id % MAX_EPOCH + 1
-        session = self._sessions[replica] = Serving(self._next_id, wakes_on_commit=wakes_on_commit)
+        session = self._sessions[replica] = Serving(replica, self._next_id, wakes_on_commit=wakes_on_commit)
         return session
 
     def find(self, replica: BrokerId, session_id: int) -> Serving:

@@ -171,8 +171,8 @@ class Housekeeping:
     async def _expire_and_flush(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL_S)
-            now_ms = self._clock.monotonic_ms()
+            now_ms, is_overdue = self._clock.monotonic_ms(), self._partitions.is_overdue
             for turn, partition in enumerate(list(self._partitions.all()), 1):
-                partition.look_around(now_ms)
+                partition.look_around(now_ms, is_overdue=is_overdue)
                 if turn % PARTITIONS_PER_TURN == 0:
                     await asyncio.sleep(0)

@@ -174,6 +174,16 @@ class Isr:
         """
         return self.high_watermark >= self.start_offset
 
+    def is_silent(self, for_ms: int, now_ms: float, asked_ms: Mapping[BrokerId, float]) -> bool:
+        """Whether somebody who is needed to commit has not been heard of for so long, nor has fetched anything
+        (`asked_ms`): in a fetch session nobody speaks of what is idle.
+        """
+        needed = ((member, self._followers.get(member)) for member in self.maximal)
+        return any(
+            each is not None and now_ms - max(each.heard_ms, asked_ms.get(member, -math.inf)) > for_ms
+            for member, each in needed
+        )
+
     def followers_with(self, offset: int) -> dict[BrokerId, int]:
         """In-sync followers whose logs have something to say about `offset`, and where they end (KIP-392)."""
         return {

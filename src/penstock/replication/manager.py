@@ -146,6 +146,19 @@ class ReplicaManager:
                 if partition is not None:
                     yield partition
 
+    @property
+    def is_overdue(self) -> bool:
+        """This broker's session was not renewed in time."""
+        return self._replicas is not None and self._replicas.is_overdue
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether nothing that this broker leads, with others that follow, can be committed any more."""
+        if not self.is_overdue:
+            return False
+        led = [partition for partition in self.all() if partition.is_led_for_others]
+        return bool(led) and all(partition.is_forsaken for partition in led)
+
     # Throttled replicas (KIP-73)
 
     def holds_up(self, partition: Partition, replica: BrokerId) -> bool:

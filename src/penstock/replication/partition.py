@@ -41,6 +41,8 @@ from penstock.storage.log_file import LogPosition
 from penstock.storage.producers import DuplicateBatch
 
 WRITES_REMEMBERED = 64
+# Followers ask again twice a second (replica.fetch.wait.max.ms).
+SILENT_MS = 2_000
 
 
 class Replication(Protocol):
@@ -163,6 +165,7 @@ class Partition(ReadablePartition):
             self._lead_on(state, serving, now_ms)
             return
         self.follower = None
+        self.is_forsaken = False
         self.leader_epoch = state.leader_epoch
         self._written.clear()
         if not self._has_replicas:
@@ -200,6 +203,7 @@ class Partition(ReadablePartition):
     def stop_leading(self, leader_epoch: int) -> None:
         """Somebody else leads, or nobody. What is not committed yet may or may not be, in the end."""
         self.leader_epoch = leader_epoch
+        self.is_forsaken = False
         if self._staged:
             self._write()
         # What is cut off as a follower, and written anew, ends elsewhere.
@@ -298,8 +302,13 @@ class Partition(ReadablePartition):
         """In-sync followers that a consumer can read from `offset` on from, and where their logs end."""
         return self._isr.followers_with(offset) if self._has_replicas else {}
 
-    def look_around(self, now_ms: int) -> None:
-        """What only time brings about. Called twice a second for thousands of partitions, most of which are idle."""
+    def look_around(self, now_ms: int, *, is_overdue: bool) -> None:
+        """What only time brings about. Called twice a second for thousands of partitions, most of which are idle.
+
+        `is_overdue`: this broker's session was not renewed in time.
+        """
+        if is_overdue or self.is_forsaken:
+            self._look_for_contact(is_overdue, now_ms)
         if self._unacknowledged:
             self.expire(now_ms)
         if self.log.is_dirty or self._dirty_since_ms is not None:
@@ -346,6 +355,17 @@ class Partition(ReadablePartition):
         if proposal is not None and self._replication is not None:
             self._replication.proposed(self, self.leader_epoch, proposal)
 
+    def _look_for_contact(self, is_overdue: bool, now_ms: int) -> None:
+        """Clients believe who says to lead. One that is cut off must say so, or they stay with it for good."""
+        if not self.is_led_for_others:
+            return
+        asked_ms = {each.session.replica: each.session.asked_ms for each in self.replica_waiters}
+        is_forsaken = is_overdue and self._isr.is_silent(SILENT_MS, now_ms, asked_ms)
+        was_forsaken, self.is_forsaken = self.is_forsaken, is_forsaken
+        if self.is_forsaken and not was_forsaken:
+            self._unacknowledged.fail(not_leading(self.topic_partition))
+            self.wake_waiters()
+
     def decided(self, leader_epoch: int, proposal: Proposal, partition_epoch: int, now_ms: int) -> None:
         """The controller has accepted what was proposed."""
         if self.is_led and leader_epoch == self.leader_epoch:
@@ -371,6 +391,11 @@ class Partition(ReadablePartition):
             if known.offset == offset:
                 return known
         return self.log.position_of(offset)
+
+    @property
+    def is_led_for_others(self) -> bool:
+        """It leads, and there are other replicas."""
+        return self.is_led and self._has_replicas
 
     @property
     def in_sync(self) -> frozenset[BrokerId]:
@@ -421,6 +446,8 @@ class Partition(ReadablePartition):
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.refusal is not None:
             raise self.refusal
+        if self.is_forsaken:
+            raise not_leading(self.topic_partition)
         if acks == ACKS_ALL:
             if len(self._isr.members) < self.min_isr:
                 raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")

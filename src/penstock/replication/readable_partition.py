@@ -25,6 +25,7 @@ class ReadablePartition:
         "_stable_seen",
         "follower",
         "high_watermark",
+        "is_forsaken",
         "leader_epoch",
         "log",
         "offline",
@@ -41,6 +42,8 @@ class ReadablePartition:
         self.high_watermark = high_watermark
         # What whoever wants to read or write is told; None while this broker leads.
         self.refusal: BrokerError | None = not_leading(topic_partition)
+        # It leads as far as it knows, but nothing more can be committed: others may have gone on without it.
+        self.is_forsaken = False
         # Why the log cannot be used any more.
         self.offline: BrokerError | None = None
         # While another broker leads.
@@ -113,6 +116,8 @@ class ReadablePartition:
             )
         upper = self.last_stable_position(wait=wait) if stable_only else self.high_watermark
         if offset >= upper.offset:
+            if self.is_forsaken:
+                raise not_leading(self.topic_partition)  # what there is it may have, but not wait for more
             return None
         return self.log.read(offset, max_bytes, upper, at_least_one=at_least_one, wait=wait)
 
