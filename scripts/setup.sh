@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # not in every user's PATH: apt-get needs it, and mkfs.ext4 is found there
 
 BROKER_PACKAGES=(python3-venv python3-dev gcc)
-TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace e2fsprogs etcd-server openssl)
+TEST_PACKAGES=(kcat openjdk-17-jdk-headless maven strace e2fsprogs etcd-server openssl iproute2 iptables libfaketime)
 NEEDED_PYTHON=3.11
 APT_INSTALL=(apt-get install -y --no-install-recommends)
 STAMP=.venv/setup.stamp
@@ -71,7 +71,9 @@ is_there() {
     python3-dev) [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     openjdk-17-jdk-headless) command -v javac >/dev/null ;;
     maven) command -v mvn >/dev/null ;;
+    iproute2) command -v ip >/dev/null ;;
     etcd-server) command -v etcd >/dev/null ;;
+    libfaketime) ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 ;; # clocks that tests set
     e2fsprogs) command -v mkfs.ext4 >/dev/null ;; # file systems in images, for power cuts
     *) command -v "$1" >/dev/null ;;
     esac

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.history.events import AnyEvent, Writing, Written
+from tests.history.events import NO_OFFSET, AnyEvent, Writing, Written
 
 _decode = msgspec.json.Decoder(AnyEvent).decode
 
@@ -18,14 +18,20 @@ _decode = msgspec.json.Decoder(AnyEvent).decode
 class Acknowledged:
     """Of one producer, which writes to every partition of its topic."""
 
-    def __init__(self, name: str, history: Path, partitions: int) -> None:
+    def __init__(self, name: str, topic: str, history: Path, partitions: int) -> None:
         self.name = name
+        self.topic = topic
         self._history = history
         self._position = 0
         self._lines = 0
         self._waiting: dict[int, int] = {}
         # Of the latest write to each partition that was acknowledged.
         self._line_of = dict.fromkeys(range(partitions), 0)
+        # The highest offset of each partition that it knows to be taken.
+        self._offset_of = dict.fromkeys(range(partitions), NO_OFFSET)
+        # When something was acknowledged last in each partition, and the longest that one of them was without.
+        self._at_of: dict[int, int] = {}
+        self._longest_ns = 0
         self._mark = 0
 
     def mark(self) -> None:
@@ -38,6 +44,17 @@ class Acknowledged:
         """The partitions where nothing was acknowledged that was written after the mark."""
         self._read()
         return [f"{self.name} in {partition}" for partition, line in self._line_of.items() if line <= self._mark]
+
+    def take_longest_wait_s(self) -> float:
+        """How long a partition was without an acknowledgement, at most, since this was asked last."""
+        self._read()
+        longest_ns, self._longest_ns = self._longest_ns, 0
+        return longest_ns / 1e9
+
+    def offsets(self) -> dict[int, int]:
+        """By partition, the highest that was acknowledged: -1 for none."""
+        self._read()
+        return dict(self._offset_of)
 
     def _read(self) -> None:
         if not self._history.exists():
@@ -56,3 +73,7 @@ class Acknowledged:
                 partition = self._waiting.pop(event.write)
                 if event.outcome == "ok":
                     self._line_of[partition] = max(self._line_of[partition], event.write)
+                    waited_ns = event.at - self._at_of.get(partition, event.at)
+                    self._longest_ns = max(self._longest_ns, waited_ns)
+                    self._at_of[partition] = event.at
+                    self._offset_of[partition] = max(self._offset_of[partition], event.offset)

@@ -27,6 +27,7 @@ from tests.cluster.finding import (
     create_topic_over,
     states_of,
 )
+from tests.cluster.stores import on_both_stores
 from tests.testkit import Cluster, RawClient, eventually
 from tests.testkit.asking import a_batch, offset_at, produce
 from tests.testkit.membership import commit, fetched, heartbeat, join, sync
@@ -35,8 +36,8 @@ LATEST = -1
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with a_cluster(tmp_path) as cluster:
+def cluster(tmp_path: Path, store: dict[str, Any]) -> Iterator[Cluster]:
+    with a_cluster(tmp_path, **store) as cluster:
         yield cluster
 
 
@@ -64,6 +65,7 @@ def test_given_internal_topics_then_they_have_three_replicas_and_every_broker_na
         assert all(sorted(state.replica_nodes) == [1, 2, 3] for state in states_of(cluster, topic))
 
 
+@on_both_stores
 def test_given_a_coordinator_that_is_killed_then_the_next_one_knows_offsets_and_generation(
     cluster: Cluster, topic_name: str
 ) -> None:

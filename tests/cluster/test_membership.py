@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from tests.cluster.stores import on_both_stores
 from tests.testkit import Broker, Cluster, RawClient, eventually
 from tests.testkit.asking import a_batch, create_topic_on, fetch, produce, values_of
 from tests.testkit.broker_process import BrokerDied
@@ -34,8 +35,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster.start(tmp_path, brokers=2) as pair:
+def pair(tmp_path: Path, store: dict[str, Any]) -> Iterator[Cluster]:
+    with Cluster.start(tmp_path, brokers=2, **store) as pair:
         yield pair
 
 
@@ -55,6 +56,7 @@ def test_given_brokers_without_an_id_when_they_start_then_each_gets_one_and_keep
     assert cluster_of(second) == ([1, 2], 1)
 
 
+@on_both_stores
 def test_given_a_controller_that_is_killed_then_it_is_gone_after_its_session_and_another_decides(pair: Cluster) -> None:
     pair[1].kill()
 
@@ -70,6 +72,7 @@ def test_given_a_broker_that_stops_then_nobody_waits_for_its_session_to_run_out(
         eventually(lambda: cluster_of(cluster[2]) == ([2], 2))
 
 
+@on_both_stores
 def test_given_a_broker_that_stood_still_past_its_session_then_it_comes_back_and_leads_what_only_it_has(
     pair: Cluster, topic_name: str
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType, KafkaError, Message, Producer, TopicPartition
@@ -20,6 +21,7 @@ from penstock.protocol.messages.cluster import (
     MetadataResponsePartition,
 )
 from penstock.protocol.messages.records import ProduceResponse
+from tests.cluster.stores import on_both_stores
 from tests.testkit import Cluster, RawClient, eventually
 from tests.testkit.asking import (
     PRODUCE_VERSION,
@@ -37,8 +39,8 @@ PAGE_CACHE = {"flush.messages": 2**63 - 1}
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster.start(tmp_path, brokers=3) as cluster:
+def cluster(tmp_path: Path, store: dict[str, Any]) -> Iterator[Cluster]:
+    with Cluster.start(tmp_path, brokers=3, **store) as cluster:
         yield cluster
 
 
@@ -110,6 +112,7 @@ def test_given_a_leader_that_is_killed_when_it_comes_back_then_all_is_there_and_
     )
 
 
+@on_both_stores
 def test_given_producers_that_never_stop_when_each_broker_is_killed_in_turn_then_every_record_is_there_once_in_order(
     cluster: Cluster, topic_name: str
 ) -> None:

@@ -34,12 +34,14 @@ class BrokerProcess(ABC):
         settings: Mapping[str, str],
         *,
         arguments: Sequence[str] = (),
+        launcher: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         port: int = 0,
     ) -> None:
         self.data = data
         self.settings = dict(settings)
         self.arguments = tuple(arguments)
+        self.launcher = tuple(launcher)
         self.environment = dict(environment or {})
         self.port = port
         # A second broker may be tried on the same directory: each has files of its own beside it.
@@ -54,17 +56,20 @@ class BrokerProcess(ABC):
         data: Path,
         *,
         arguments: Sequence[str] = (),
+        launcher: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         port: int = 0,
         **settings: object,
     ) -> Self:
         """Starts a broker on `data` and returns when clients can connect.
 
+        `launcher` is a command that becomes the one behind it, in a network of its own for example (testkit/hosts.py).
+
         Settings are Kafka's keys, with underscores for dots (`num_partitions=3`), or as they are
         (`**{"num.partitions": 3}`).
         """
         values = {name.replace("_", "."): _setting_text(value) for name, value in settings.items()}
-        broker = cls(data, values, arguments=arguments, environment=environment, port=port)
+        broker = cls(data, values, arguments=arguments, launcher=launcher, environment=environment, port=port)
         broker._launch()
         return broker
 
@@ -146,7 +151,7 @@ class BrokerProcess(ABC):
         self.data.mkdir(parents=True, exist_ok=True)
         with self.stdout_path.open("ab") as stdout, self.stderr_path.open("ab") as stderr:
             self._process = subprocess.Popen(
-                self._command(),
+                [*self.launcher, *self._command()],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,

@@ -1,4 +1,4 @@
-"""Several brokers that share one metadata file, each known by its id.
+"""Several brokers that share their metadata, each known by its id: a file, unless `penstock.metadata` says otherwise.
 
 As for a single one: nothing of them outlives the `with` block, and brokers that leave it without a failure must stop
 cleanly. They stop at the same time, as they do under `penstock up`.
@@ -61,6 +61,10 @@ class Cluster:
     def __iter__(self) -> Iterator[Broker]:
         """In the order of their ids, whether they run or not."""
         return (broker for _, broker in sorted(self._brokers.items()))
+
+    @property
+    def ids(self) -> list[int]:
+        return sorted(self._brokers)
 
     @property
     def running(self) -> list[Broker]:

@@ -21,6 +21,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.testkit.hosts import Host
 from tests.testkit.waiting import eventually, lasting_port
 
 START_TIMEOUT_S = 30
@@ -59,8 +60,12 @@ class Certificates:
 
 
 class EtcdMember:
-    def __init__(self, name: str, directory: Path, certificates: Certificates | None) -> None:
+    def __init__(
+        self, name: str, directory: Path, certificates: Certificates | None = None, host: Host | None = None
+    ) -> None:
         self.name = name
+        self._address = "127.0.0.1" if host is None else host.address
+        self._launcher = () if host is None else host.launcher
         self.client_port, self.peer_port = lasting_port(), lasting_port()
         self._data = directory / name
         self._log = directory / f"{name}.log"
@@ -69,7 +74,7 @@ class EtcdMember:
 
     @property
     def endpoint(self) -> str:
-        return f"127.0.0.1:{self.client_port}"
+        return f"{self._address}:{self.client_port}"
 
     @property
     def url(self) -> str:
@@ -77,13 +82,17 @@ class EtcdMember:
 
     @property
     def peer(self) -> str:
-        return f"{self.name}=http://127.0.0.1:{self.peer_port}"
+        return f"{self.name}={self._peer_url}"
+
+    @property
+    def _peer_url(self) -> str:
+        return f"http://{self._address}:{self.peer_port}"
 
     def start(self, peers: list[str]) -> None:
-        peer_url = f"http://127.0.0.1:{self.peer_port}"
-        command = ["etcd", "--name", self.name, "--data-dir", str(self._data), "--initial-cluster", ",".join(peers)]
+        command = [*self._launcher, "etcd"]
+        command += ["--name", self.name, "--data-dir", str(self._data), "--initial-cluster", ",".join(peers)]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
-        command += ["--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url]
+        command += ["--listen-peer-urls", self._peer_url, "--initial-advertise-peer-urls", self._peer_url]
         command += ["--logger", "zap", "--log-outputs", "stderr"]
         if self._certificates is not None:
             command += ["--cert-file", str(self._certificates.cert), "--key-file", str(self._certificates.key)]
@@ -129,15 +138,21 @@ class EtcdMember:
 class EtcdCluster:
     """Use as `with EtcdCluster.start(directory) as etcd: ...`; nothing of it outlives the block."""
 
-    def __init__(self, directory: Path, members: int, certificates: Certificates | None) -> None:
+    def __init__(self, members: Sequence[EtcdMember], certificates: Certificates | None = None) -> None:
         self.certificates = certificates
-        self.members = [EtcdMember(f"etcd{number}", directory, certificates) for number in range(members)]
+        self.members = list(members)
 
     @classmethod
     def start(cls, directory: Path, *, members: int = 3, certificates: Certificates | None = None) -> Self:
+        return cls.start_on(
+            [EtcdMember(f"etcd{number}", directory, certificates) for number in range(members)], certificates
+        )
+
+    @classmethod
+    def start_on(cls, members: Sequence[EtcdMember], certificates: Certificates | None = None) -> Self:
         if shutil.which("etcd") is None:
             pytest.skip("etcd is not installed: apt-get install etcd-server")
-        cluster = cls(directory, members, certificates)
+        cluster = cls(members, certificates)
         try:
             cluster.start_missing()
         except BaseException:
@@ -178,6 +193,13 @@ class EtcdCluster:
     def put(self, key: str, value: bytes) -> None:
         request = {"key": _base64(key.encode()), "value": _base64(value)}
         self._any_member().ask("/v3/kv/put", request)
+
+    def values(self, prefix: str) -> dict[str, bytes]:
+        """All that is under the prefix, by what follows it."""
+        request = {"key": _base64(f"{prefix}/".encode()), "range_end": _base64(f"{prefix}0".encode())}
+        found = self._any_member().ask("/v3/kv/range", request).get("kvs", [])
+        pairs = ((base64.b64decode(each["key"]).decode(), base64.b64decode(each["value"])) for each in found)
+        return {key.removeprefix(f"{prefix}/"): value for key, value in pairs}
 
     def require_passwords(self, user: str, password: str, prefix: str) -> None:
         """From now on only `user` (with what is under the prefix) and root are let in."""
