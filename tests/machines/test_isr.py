@@ -122,6 +122,41 @@ def test_given_replicas_at_rest_for_long_when_something_is_written_then_they_are
     assert ids(isr.propose(20, 1_000_001 + LAG_MAX_MS)) == [LEADER]
 
 
+def test_given_replicas_at_rest_when_another_is_added_then_nobody_waits_for_it_before_it_has_caught_up() -> None:
+    isr = an_isr(LEADER, FAST, SLOW)
+    isr.held(LEADER, 10)
+    for follower in (FAST, SLOW):
+        fetch(isr, follower, 10, 10)
+    assert isr.is_at_rest(10, 100)
+    new = BrokerId(4)
+    isr.serving = {**isr.serving, new: 14}
+    isr.replicas_changed((LEADER, FAST, SLOW, new), 10, 200)
+
+    fetch(isr, new, 0, 20, now_ms=300)
+    isr.held(LEADER, 20)
+    for follower in (FAST, SLOW):
+        fetch(isr, follower, 20, 20, now_ms=300)
+
+    assert isr.high_watermark == 20
+
+
+def test_given_a_replica_that_fell_out_when_it_comes_back_behind_then_nobody_waits_for_it() -> None:
+    isr = an_isr(LEADER, FAST, SLOW)
+    isr.held(LEADER, 10)
+    for follower in (FAST, SLOW):
+        fetch(isr, follower, 10, 10)
+    isr.committed([LEADER, FAST], 8, 10, 100)
+    isr.serving = {**isr.serving, SLOW: 15}
+
+    isr.fetched(SLOW, 15, 3, 3, 20, 200)
+    isr.held(LEADER, 20)
+    fetch(isr, FAST, 20, 20, now_ms=300)
+    assert isr.high_watermark == 20
+
+    isr.fetched(SLOW, 15, 20, 20, 20, 400)
+    assert ids(isr.propose(20, 400)) == [LEADER, FAST, SLOW]
+
+
 @pytest.mark.parametrize("silent", [FAST, SLOW])
 def test_given_a_member_that_has_said_nothing_in_this_epoch_then_the_partition_is_not_at_rest(silent: BrokerId) -> None:
     isr = an_isr(LEADER, FAST, SLOW, high_watermark=10)

@@ -88,7 +88,6 @@ class _Follower:
 
 class Isr:
     __slots__ = (
-        "_at_rest_ms",
         "_followers",
         "_held",
         "_is_in_doubt",
@@ -141,8 +140,6 @@ class Isr:
         # Whether one of those was sent and no answer tells what became of it.
         self._is_in_doubt = False
         self._not_before_ms: float = 0
-        # When all replicas were last seen to hold everything. They need not say so again while nothing is written.
-        self._at_rest_ms = -math.inf
         self._leader = leader if leader is not None else next(iter(self.members))
         others = {*(replicas or self.members)} - {self._leader}
         self._followers = {
@@ -210,10 +207,12 @@ class Isr:
         """
         if self.high_watermark < leader_end_offset or self.pending is not None or not self.is_full:
             return False
-        for follower in self._followers.values():
+        followers = self._followers.values()
+        for follower in followers:
             if follower.held_offset < leader_end_offset:
                 return False
-        self._at_rest_ms = now_ms
+        for follower in followers:
+            follower.caught_up_ms = now_ms
         return True
 
     def away(self, limit_ms: int, now_ms: float) -> list[BrokerId]:
@@ -262,10 +261,18 @@ class Isr:
             raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {replica} is in epoch {follower.broker_epoch}")
         if broker_epoch > follower.broker_epoch and follower.broker_epoch != UNKNOWN_BROKER_EPOCH:
             # Another process, perhaps with another disk: what the last one said is worth nothing.
-            follower = self._followers[replica] = _Follower(follower.caught_up_ms, now_ms)
+            follower = self._replaced(replica, follower.caught_up_ms, now_ms)
         follower.broker_epoch = broker_epoch
         held_offset = follower.flushed_offset if held_offset is None else held_offset
         return self._reported(replica, follower, fetch_offset, held_offset, leader_end_offset, now_ms)
+
+    def _replaced(self, replica: BrokerId, caught_up_ms: float, now_ms: float) -> _Follower:
+        """Unless it is in sync, or may be by now, it has to catch up before anybody waits for it."""
+        if replica not in self.maximal:
+            self._held.pop(replica, None)
+            caught_up_ms = now_ms - self.lag_max_ms - 1
+        follower = self._followers[replica] = _Follower(caught_up_ms, now_ms)
+        return follower
 
     def flushed(
         self,
@@ -322,7 +329,7 @@ class Isr:
     def _is_caught_up(self, follower: _Follower, leader_end_offset: int, now_ms: float) -> bool:
         if follower.held_offset >= leader_end_offset:
             return True
-        return now_ms - max(follower.caught_up_ms, self._at_rest_ms) <= self.lag_max_ms
+        return now_ms - follower.caught_up_ms <= self.lag_max_ms
 
     def _is_serving(self, replica: BrokerId) -> bool:
         """Whether the process that has fetched in this leader epoch is the one that the store knows."""
