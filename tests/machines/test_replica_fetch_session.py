@@ -90,7 +90,7 @@ def test_given_a_high_watermark_that_the_follower_did_not_use_then_it_is_told_ag
 
 def test_given_sessions_when_the_follower_begins_another_then_the_last_one_waits_for_nothing_any_more() -> None:
     sessions = ServingSessions(seed=0)
-    waiters: set[Served] = set()
+    waiters: dict[Served, None] = {}
     before = sessions.begin(FOLLOWER)
     served(before, KEYS[0], 0).joins(waiters)
     woken: list[str] = []
@@ -186,7 +186,7 @@ class Leader:
     high_watermark: int = 0
     log_start: int = 0
     epoch: int = 1
-    waiters: set[Served] = field(default_factory=set)
+    waiters: dict[Served, None] = field(default_factory=dict)
 
 
 @dataclass

@@ -239,6 +239,30 @@ async def test_given_appends_during_a_flush_when_it_ends_then_one_more_flush_cov
     assert gate.most_at_once == 1
 
 
+async def test_given_a_log_that_is_flushed_again_and_again_when_it_is_waited_for_then_until_what_was_there_is_on_disk(
+    new_log: NewLog, pool: Files
+) -> None:
+    """A broker that starts follows at once, and serves when what it has found is on disk, however much comes."""
+    log = new_log()
+    append(log, a_batch(3))
+    flusher = Flusher(pool, never)
+    goes_on = True
+
+    def flush_more() -> None:
+        if goes_on:
+            append(log, a_batch())
+            flusher.request(log, flush_more)
+
+    flush_more()
+    async with asyncio.timeout(30):
+        await flusher.reach({log: 3})
+    assert log.flushed_offset >= 3
+    assert log.is_dirty
+
+    goes_on = False
+    await flusher.drain()
+
+
 async def test_given_many_logs_when_flushed_then_no_more_than_allowed_at_a_time_and_all_in_the_end(
     new_log: NewLog, pool: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

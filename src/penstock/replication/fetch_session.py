@@ -133,18 +133,18 @@ class Served:
         self.leader_epoch = UNTOLD
         self.told_high_watermark = UNTOLD
         self.told_log_start_offset = UNTOLD
-        self.waiters: set[Served] | None = None
+        self.waiters: dict[Served, None] | None = None
 
-    def joins(self, waiters: set[Served]) -> None:
+    def joins(self, waiters: dict[Served, None]) -> None:
         """It is one of those who are to be told what happens to the partition."""
         if waiters is not self.waiters:
             self.leaves()
             self.waiters = waiters
-            waiters.add(self)
+            waiters[self] = None
 
     def leaves(self) -> None:
         if self.waiters is not None:
-            self.waiters.discard(self)
+            self.waiters.pop(self, None)
             self.waiters = None
 
     def asks(

@@ -91,7 +91,7 @@ class Fetcher:
         self._followed: dict[Key, Partition] = {}
         self._asking = Asking()
         # Those that have something to wait for before they ask again.
-        self._waiting: set[Key] = set()
+        self._waiting: dict[Key, None] = {}
         self._channel: Channel | None = None
         self._is_unanswered = False
         self._hurries = False
@@ -204,7 +204,7 @@ class Fetcher:
             partition = self._followed.get(key)
             follower = None if partition is None else partition.follower
             if follower is None or follower.retry_ms <= now_ms:
-                self._waiting.discard(key)
+                self._waiting.pop(key, None)
                 self._asking.look_at(key)
             else:
                 longest_ms = min(longest_ms, math.ceil(follower.retry_ms - now_ms))
@@ -216,7 +216,7 @@ class Fetcher:
             return None
         asked = partition.follower.next_fetch(self._clock.monotonic_ms())
         if asked is None or self._holds_up(partition):
-            self._waiting.add(key)
+            self._waiting[key] = None
             return None
         return asked
 

@@ -202,7 +202,7 @@ class ReplicaManager:
             [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))], logs
         )
         # What a crash left in the page cache only is flushed before anybody sees it.
-        await self._flusher.drain()
+        await self._flusher.reach({each.log: each.log.log_end_offset for each in self.all() if each.log.is_dirty})
         for path in await self._files.run(self._data.deleted):
             self._tasks.spawn(self._remove_files(path), name="remove-deleted")
         self._tasks.spawn(self._carry_out(), name="follow-image")

@@ -50,7 +50,7 @@ class ReadablePartition:
         self.follower: Follower | None = None
         self.waiters: set[ParkedFetch] = set()
         # Replicas wait for what is written, consumers for what is committed.
-        self.replica_waiters: set[Served] = set()
+        self.replica_waiters: dict[Served, None] = {}
         # Where the last stable offset lies, when that is not the high watermark; and what it was at the last wake-up.
         self._stable_position = high_watermark
         self._stable_seen = self.last_stable_offset

@@ -26,8 +26,8 @@ def may_lack_committed(log: Recovered) -> bool:
     if log.end_offset < log.high_watermark:
         return True
     if log.was_clean:
-        return log.cut_bytes > 0
+        return log.cut_bytes > 0 or not log.is_torn
     if log.has_page_cache:
         # A kill takes nothing that was written, so all that can be amiss is the write that it interrupted.
-        return log.cut_bytes > 0 and not log.is_torn
+        return not log.is_torn
     return not log.flushes

@@ -78,6 +78,13 @@ class SpoiltReplicas:
         # When each was read last.
         self._looked_at_ms: dict[tuple[TopicId, int], int] = {}
 
+    async def tell_losses(self, data: DataDirectory) -> None:
+        """What a start has found; returns when the controller knows."""
+        await self.tell(self._found_at_start(data))
+        reports = [(each.log, each.log.recovery_report) for each in self._partitions.all()]
+        damaged = [each for each, report in reports if report is not None and not report.is_torn]
+        await self._files.run(data.losses_told, damaged)
+
     async def tell(self, lost: Iterable[Lost]) -> None:
         """Returns when the controller knows, however long that takes."""
         remaining = list(lost)
@@ -96,7 +103,7 @@ class SpoiltReplicas:
             if remaining:
                 await asyncio.sleep(RETRY_S)
 
-    def found_at_start(self, data: DataDirectory) -> list[Lost]:
+    def _found_at_start(self, data: DataDirectory) -> list[Lost]:
         """Logs that could not be opened, and those that may lack something; of those that others have too."""
         lost = [each for tp in data.failed for each in self._shared(tp, is_spoilt=True)]
         for partition in self._partitions.all():

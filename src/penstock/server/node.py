@@ -228,7 +228,7 @@ class Node:
         self._groups.start(self._follower.image)
         await self._partitions.start(self._follower.image)
         # Before they can be elected.
-        await self._spoilt.tell(self._spoilt.found_at_start(self._data))
+        await self._spoilt.tell_losses(self._data)
         self._tasks.spawn(self._spoilt.watch(), name="spoilt")
         await self._session.become(SessionState.SERVING)
         await self._service.take_part()

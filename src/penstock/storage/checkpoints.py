@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PAGE_CACHE = ".penstock_page_cache"
+DAMAGE = "damage-cut-off"
 
 _VERSION = 0
 _Row = TypeVar("_Row")
@@ -202,13 +203,27 @@ def write_clean_shutdown(data_directory: str, broker_epoch: int) -> None:
     write_file(f"{data_directory}/{CLEAN_SHUTDOWN}", content.encode())
 
 
-def take_page_cache(data_directory: str, current: str | None) -> bool:
-    """Whether the last process here wrote into the same page cache; from now on that is the current one."""
-    path = f"{data_directory}/{PAGE_CACHE}"
-    last = _read_text(path)
-    if current is not None and last != current:
-        write_file(path, current.encode())
-    return current is not None and last == current
+def has_page_cache(data_directory: str, current: str | None) -> bool:
+    """Whether the last process that said so wrote into the same page cache."""
+    return current is not None and _read_text(f"{data_directory}/{PAGE_CACHE}") == current
+
+
+def write_page_cache(data_directory: str, current: str) -> None:
+    write_file(f"{data_directory}/{PAGE_CACHE}", current.encode())
+
+
+def has_damage(log_directory: str) -> bool:
+    """Whether a recovery has cut off more than a write that was never finished, and nobody was told."""
+    return os.path.exists(f"{log_directory}/{DAMAGE}")
+
+
+def write_damage(log_directory: str) -> None:
+    write_file(f"{log_directory}/{DAMAGE}", b"")
+
+
+def forget_damage(log_directory: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(f"{log_directory}/{DAMAGE}")
 
 
 def take_clean_shutdown(data_directory: str) -> int | None:

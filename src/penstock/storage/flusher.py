@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from penstock.runtime.files import Files
@@ -30,9 +30,9 @@ Notify = Callable[[], None]
 
 class Flusher:
     __slots__ = (
+        "_ended_one",
         "_failure",
         "_files",
-        "_idle",
         "_in_flight",
         "_on_failure",
         "_parallel",
@@ -59,7 +59,8 @@ class Flusher:
         self._waiting: dict[Log, Notify] = {}
         # For want of descriptors.
         self._put_off: dict[Log, Notify] = {}
-        self._idle: asyncio.Event | None = None
+        # For whoever waits until a flush has ended, whichever.
+        self._ended_one: asyncio.Event | None = None
 
     def request(self, log: Log, notify: Notify) -> None:
         """Flush what the log holds now. `notify` is called on the loop when that is done, or will never be.
@@ -81,10 +82,19 @@ class Flusher:
         return log in self._in_flight
 
     async def drain(self) -> None:
-        """Returns when nothing is under way."""
+        """Returns when nothing is under way: for when nobody asks for flushes any more."""
         while self._in_flight or self._waiting or self._put_off:
-            self._idle = asyncio.Event()
-            await self._idle.wait()
+            await self._until_one_ends()
+
+    async def reach(self, offsets: Mapping[Log, int]) -> None:
+        """Returns when each log, for which a flush was asked for, is on disk up to an offset, or never will be."""
+        while any(_is_to_come(log, offset) for log, offset in offsets.items()):
+            await self._until_one_ends()
+
+    async def _until_one_ends(self) -> None:
+        if self._ended_one is None:
+            self._ended_one = asyncio.Event()
+        await self._ended_one.wait()
 
     def _start(self, log: Log, notify: Notify) -> None:
         if log.is_failed or not log.is_dirty:
@@ -120,7 +130,7 @@ class Flusher:
             self._fail(error)
         notify()
         self._start_waiting()
-        self._look_whether_idle()
+        self._tell_that_one_ended()
 
     def _put_off_until_later(self, log: Log, notify: Notify) -> None:
         """Nothing failed to be flushed: a file could not be opened for it. Those who wait go on waiting."""
@@ -129,11 +139,12 @@ class Flusher:
 
     def _try_again(self, log: Log) -> None:
         self.request(log, self._put_off.pop(log))
-        self._look_whether_idle()  # there may be nothing left to flush
+        self._tell_that_one_ended()  # there may be nothing left to flush
 
-    def _look_whether_idle(self) -> None:
-        if self._idle is not None and not self._in_flight:
-            self._idle.set()
+    def _tell_that_one_ended(self) -> None:
+        if self._ended_one is not None:
+            self._ended_one.set()
+            self._ended_one = None
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -146,3 +157,8 @@ class Flusher:
             if len(self._in_flight) >= self._parallel:
                 return
             self.request(log, self._waiting.pop(log))
+
+
+def _is_to_come(log: Log, offset: int) -> bool:
+    """What was cut off meanwhile is not waited for."""
+    return not log.is_failed and not log.is_deleted and log.flushed_offset < min(offset, log.log_end_offset)

@@ -59,6 +59,7 @@ class Checkpoint:
 class DataDirectory:
     __slots__ = (
         "_lock_fd",
+        "_page_cache",
         "_writing",
         "_written",
         "broker_epoch",
@@ -80,7 +81,8 @@ class DataDirectory:
         epoch = checkpoints.take_clean_shutdown(path)
         self.was_clean = epoch is not None
         # Whether what was written before, and not flushed, is there as it was: a process was killed, not a machine.
-        self.has_page_cache = checkpoints.take_page_cache(path, page_cache_id(path))
+        self._page_cache = page_cache_id(path)
+        self.has_page_cache = checkpoints.has_page_cache(path, self._page_cache)
         # Of the broker that stopped cleanly, -1 if none did.
         self.broker_epoch = -1 if epoch is None else epoch
         # A broker that stops does not wait for the thread of a checkpoint that is no longer waited for.
@@ -318,6 +320,13 @@ class DataDirectory:
         return {tp: written[tp] for tp in self.failed if tp in written} | offsets
 
     # The end
+
+    def losses_told(self, logs: Iterable[Log]) -> None:
+        """Whoever has to know of what these may have lost, knows. A start that is killed before that finds it again."""
+        for each in logs:
+            checkpoints.forget_damage(each.directory)
+        if self._page_cache is not None and not self.has_page_cache:
+            checkpoints.write_page_cache(self.path, self._page_cache)
 
     def close(
         self,

@@ -207,7 +207,7 @@ class _Repair:
         self._segments = segments
         self._listing = listing
         self._now_ms = now_ms
-        self._report = RecoveryReport(recovery_point)
+        self._report = RecoveryReport(recovery_point, is_torn=not checkpoints.has_damage(directory))
         self._producers = Producers()
         # As they were at the base offset of the segment scanned last.
         self._producers_at_active: dict[int, ProducerEntry] = {}
@@ -272,7 +272,8 @@ class _Repair:
         self._report.scanned_bytes += segment.size
         if not whole:
             self._report.truncated_bytes += segment.size - end
-            self._report.is_torn = is_torn(segment, end)
+            if not is_torn(segment, end):
+                self._found_damage()
             segment.file().cut(end)
             segment.size = end
         builder.install()
@@ -281,10 +282,17 @@ class _Repair:
         segment.is_active = False
         return whole, next_offset
 
+    def _found_damage(self) -> None:
+        """Written down before it is cut off: the next start may come before anybody was told."""
+        if self._report.is_torn:
+            self._report.is_torn = False
+            checkpoints.write_damage(self._directory)
+
     def _result(self, log_start_offset: int, first: int, kept: int, end_offset: int, snapshots: list[int]) -> OpenedLog:
+        if kept < len(self._segments):
+            self._found_damage()
         for segment in self._segments[kept:]:
             self._report.removed_segments += 1
-            self._report.is_torn = False
             self._report.truncated_bytes += segment.size
             segment.remove()
         segments = self._segments[:kept]
