@@ -24,7 +24,7 @@ check: install
 
 # The full counts of the crash and fault tests; PENSTOCK_TEST_SEED=... repeats a run.
 chaos: install
-	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos
+	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos tests/simulation
 
 bench: install
 	@$(PYTHON) -m bench $(ARGS)

@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
+from tests.simulation.store import SimulatedStore, StoreLink, StoreServer
 from tests.testkit.etcd import EtcdCluster
 
 from penstock.metadata.open_store import open_store as open_store_at
@@ -80,10 +81,29 @@ class OpenEtcd(OpenStore):
         self._etcd.compact(await now(self.opened[0]) - 100)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("etcd", marks=pytest.mark.xdist_group("etcd"))])
+class OpenSimulated(OpenStore):
+    """The one that simulations run on: what it allows itself, a broker must not be tested with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._server = StoreServer(history_changes=100)
+
+    async def open(self) -> MetadataStore:
+        return SimulatedStore(self._server, StoreLink())
+
+    async def forget_history(self) -> None:
+        """It does so by itself."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("etcd", marks=pytest.mark.xdist_group("etcd")), "simulated"])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
-    is_etcd = request.param == "etcd"
-    open_store = OpenEtcd(request.getfixturevalue("etcd")) if is_etcd else OpenSqlite(tmp_path)
+    open_store: OpenStore
+    if request.param == "etcd":
+        open_store = OpenEtcd(request.getfixturevalue("etcd"))
+    elif request.param == "sqlite":
+        open_store = OpenSqlite(tmp_path)
+    else:
+        open_store = OpenSimulated()
     yield open_store
     for store in open_store.opened:
         await store.close()

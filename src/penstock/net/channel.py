@@ -15,7 +15,7 @@ import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest, error_code_of
 from penstock.net.cluster_key import MECHANISM, ClientProof, Credentials
@@ -263,16 +263,30 @@ async def _say(channel: Channel, said: bytes, timeout_ms: int) -> bytes:
     return response.auth_bytes
 
 
+class Opener(Protocol):
+    """Connects, and lets both ends prove who they are, within the time. Raises NotSent."""
+
+    async def __call__(self, address: Address, credentials: Credentials, *, timeout_ms: int) -> Channel: ...
+
+
 class Channels:
     """One channel to each broker, opened when it is first asked for, and again after it ended.
 
     After a failure nothing is tried for a short while, which grows: whoever asks meanwhile is told of the failure.
-    `credentials` are asked for at each opening; it raises NotSent while there are none.
+    `credentials` are asked for at each opening; it raises NotSent while there are none. A simulation opens channels
+    through a network of its own.
     """
 
-    def __init__(self, credentials: Callable[[], Credentials], *, connect_timeout_ms: int = CONNECT_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        credentials: Callable[[], Credentials],
+        *,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        opener: Opener = open_channel,
+    ) -> None:
         self._credentials = credentials
         self._connect_timeout_ms = connect_timeout_ms
+        self._opener = opener
         self._open: dict[Address, Channel] = {}
         self._opening: dict[Address, asyncio.Task[Channel | NotSent]] = {}
         self._failed: dict[Address, _Failure] = {}
@@ -302,7 +316,7 @@ class Channels:
 
     async def _try(self, address: Address) -> Channel | NotSent:
         try:
-            channel = await open_channel(address, self._credentials(), timeout_ms=self._connect_timeout_ms)
+            channel = await self._opener(address, self._credentials(), timeout_ms=self._connect_timeout_ms)
         except NotSent as error:
             self._remember(address, error)
             return error
