@@ -163,13 +163,12 @@ BROKER_APIS = {
     "FetchSnapshot": (59, 0),
     "BrokerRegistration": (62, 0),
     "BrokerHeartbeat": (63, 0),
-    "UnregisterBroker": (64, 0),
     "AllocateProducerIds": (67, 0),
     "ControllerRegistration": (70, 0),
     "AssignReplicasToDirs": (73, 0),
     "InitializeShareGroupState": (83, 0),
 }
-OPEN_WITHOUT_AN_AUTHORIZER = {"WriteTxnMarkers", "UnregisterBroker", "InitializeShareGroupState"}
+OPEN_WITHOUT_AN_AUTHORIZER = {"WriteTxnMarkers", "InitializeShareGroupState"}
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,16 @@ def create_topic_over(cluster: Cluster, name: str, *partitions: Sequence[int], *
     def is_everywhere() -> bool:
         return all(len(states_of(cluster, name, broker)) == len(partitions) for broker in cluster.running)
 
+    def is_led() -> bool:
+        """A broker may know that it is to lead a partition, and still be making its log."""
+        for index in range(len(partitions)):
+            with RawClient(cluster[leader_of(cluster, name, index)].address) as client:
+                if fetch(client, name, partition=index).error_code:
+                    return False
+        return True
+
     eventually(is_everywhere)
+    eventually(is_led)
 
 
 def state_of_name(cluster: Cluster, kind: int, name: str) -> State:

@@ -84,8 +84,8 @@ class Client:
         """The next messages of the partitions that this client has in the group, one to `max_batch_size` of them.
 
         Returns at once when there are messages, and an empty batch when none came within `wait_s`. The first call joins
-        the group, and its `wait_s` begins when the group has assigned partitions. A group that has committed nothing
-        starts at the beginning of the topic.
+        the group, and its `wait_s` begins when partitions are assigned and can be read. A group that has committed
+        nothing starts at the beginning of the topic.
 
         At least once: this call commits the batch before it, as a whole: asking for more says that it is done.
         At most once: this call commits the batch that it returns.

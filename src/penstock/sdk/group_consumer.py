@@ -46,6 +46,8 @@ _FIXED: Mapping[str, bool] = {"enable.auto.commit": False, "enable.auto.offset.s
 _GROUP_IS_MOVING = frozenset(
     {KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError.STALE_MEMBER_EPOCH}
 )
+# When partitions are new to it, librdkafka looks for where to begin half a second later, and may have to look again.
+_BEGIN_READING_S = 2.0
 # A member that took too long is told so by the refusal of its commit; it joins again with its next poll.
 _HARMLESS = frozenset({KafkaError._PARTITION_EOF, KafkaError._MAX_POLL_EXCEEDED})
 
@@ -234,7 +236,7 @@ class GroupConsumer:
     # Polling.
 
     def _long_poll(self, max_batch_size: int, wait_s: float) -> list[Message]:
-        """Until there is a message, or `wait_s` after the group has assigned partitions to a new member."""
+        """Until there is a message, or `wait_s` after a new member could have begun to read."""
         started, was_assigned = time.monotonic(), self._is_assigned
         limit_s = wait_s if was_assigned else self._connection.timeout_s
         while True:
@@ -244,7 +246,7 @@ class GroupConsumer:
             if messages or self._failure is not None or left_s <= 0:
                 return messages
             if self._is_assigned and not was_assigned:
-                started, was_assigned, limit_s = time.monotonic(), True, wait_s
+                started, was_assigned, limit_s = time.monotonic(), True, wait_s + _BEGIN_READING_S
             self._let_others_in()
 
     def _poll(self, max_batch_size: int, timeout_s: float) -> list[Message]:
