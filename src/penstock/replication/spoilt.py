@@ -28,7 +28,7 @@ from penstock.storage.soundness import first_damage
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-LOOK_S = 0.5
+LOOK_S = 2.0
 # All of a log is read each time, and some suspicions do not go away: those of a sole replica.
 LOOK_AGAIN_MS = 60_000
 # A replica of a compacted topic is waited for as long as its tombstones would be kept anyway, and through a repair.
