@@ -232,6 +232,7 @@ def test_given_a_store_then_ids_are_left_to_it_and_an_address_from_the_environme
         (["--port=65534"], "--port 65534: there are no 3 ports from there on"),
         (["--port=9092", "--http-port=9094"], "with 3 brokers both want 9094"),
         (["--set=node.id=1"], "node.id would be the same for all brokers"),
+        (["--set=penstock.internal.port=9192"], "penstock.internal.port would be the same for all brokers"),
         (["--set=num.partitons=1"], 'did you mean "num.partitions"?'),
         (
             [

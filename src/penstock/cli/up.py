@@ -22,7 +22,7 @@ from penstock.server.supervisor import BrokerPlan, ClusterPlan, Refused, run
 DEFAULT_BROKERS = 3
 MAX_PORT = 65535
 # What names one broker cannot be said of all of them.
-KEYS_OF_ONE_BROKER = ("node.id", "advertised.listeners")
+KEYS_OF_ONE_BROKER = ("node.id", "advertised.listeners", "penstock.internal.port")
 
 OPTIONS = (
     Option("--brokers", "N", f"How many brokers to run: {DEFAULT_BROKERS} when not given."),
