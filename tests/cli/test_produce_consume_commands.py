@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -191,6 +192,33 @@ def test_given_a_terminal_and_input_that_takes_long_then_a_progress_bar_is_shown
         producing.stdin.close()
         assert producing.wait(10) == 0
     os.close(terminal)
+
+
+def test_given_a_terminal_when_the_command_is_in_its_background_then_no_progress_bar_covers_it(
+    tools: Tools, topic: str
+) -> None:
+    tools.output("topic", "create", topic)
+    command = shlex.join(tools.command("produce", topic))
+    # In a shell with job control, as somebody at a terminal has it.
+    script = f"set -m; (for each in 1 2 3; do echo line; sleep 0.6; done) | {command} & wait"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe("bash", ["bash", "-c", script], tools.environment)
+    shown = b""
+    while chunk := _until_closed(terminal):
+        shown += chunk
+    os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert f"3 records delivered to {topic}".encode() in shown
+    assert b"\x1b" not in shown
+
+
+def _until_closed(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # what a terminal says when nobody has it open any more
+        return b""
 
 
 def _available(descriptor: int) -> bytes:

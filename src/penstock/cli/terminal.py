@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -32,13 +33,25 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def _has_terminal() -> bool:
+    if not sys.stderr.isatty():
+        return False
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except OSError:  # a terminal that nobody shares with others
+        return True
+
+
 class ProgressBar:
-    """On standard error, when that is a terminal and the work takes longer than a second; otherwise nothing."""
+    """On standard error, when that is a terminal and the work takes longer than a second; otherwise nothing.
+
+    Nor while the command is in the background: the lines of the terminal are then somebody else's.
+    """
 
     def __init__(self, what: str, total_bytes: int | None) -> None:
         self._what = what
         self._total_bytes = total_bytes
-        self._is_wanted = sys.stderr.isatty()
+        self._is_wanted = _has_terminal()
         self._next_update = time.monotonic() + _SHOW_AFTER_S
         self._progress: Progress | None = None
         self._task: TaskID | None = None
