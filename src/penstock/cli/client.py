@@ -22,6 +22,7 @@ Client = TypeVar("Client")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_S = 3
+_MAX_PORT = 65535
 
 Bootstrap = Annotated[
     str,
@@ -116,15 +117,23 @@ def _check_reachable(bootstrap: str) -> None:
 def reach(bootstrap: str) -> socket.socket:
     """A connection to the first of the brokers that answers; the command ends here when there is none."""
     reasons = []
+    for host, port in addresses(bootstrap):
+        try:
+            return socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
+        except OSError as error:
+            reasons.append(f"{host}:{port}: {error.strerror or error}")
+    fail(f"no broker there, is it running? {'; '.join(reasons)}")
+
+
+def addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """Of `HOST:PORT,HOST:PORT`."""
+    found = []
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
-        if not port.isdigit():
+        if not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
             fail(f'--bootstrap-server takes HOST:PORT, not "{address}"', 2)
-        try:
-            return socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S)
-        except OSError as error:
-            reasons.append(f"{address}: {error.strerror or error}")
-    fail(f"no broker there, is it running? {'; '.join(reasons)}")
+        found.append((host.strip("[]"), int(port)))
+    return found
 
 
 def answer(what: str, future: Future[Any]) -> Any:

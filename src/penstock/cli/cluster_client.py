@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from penstock import __version__
 from penstock.cli.client import fail
 from penstock.cli.cluster_view import BrokerView, ClusterView, FeatureView, PartitionView
-from penstock.cli.connection import Cluster, Node, check, error_name, reason
+from penstock.cli.connection import Answer, Cluster, NoAnswer, Node, check, error_name, reason
 from penstock.controller.commands import AlterOperation, ElectionType, ResourceType
-from penstock.core.config import DRAINING_KEY
+from penstock.core.config import DRAINING_KEY, ConfigSource
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
+from penstock.protocol.codec import Request
 from penstock.protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -47,6 +48,7 @@ from penstock.protocol.messages.reassignments import (
 )
 
 _FEATURES_SINCE = 3
+_SET_FOR_ONE = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
 HOST_KEY = "penstock.host"
 # Nothing is wrong when a partition is led as wanted already, or cannot be yet.
 _FINE_FOR_ELECTIONS = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
@@ -63,9 +65,7 @@ class ClusterClient:
     # Looking
 
     def view(self) -> ClusterView:
-        request = DescribeClusterRequest(include_fenced_brokers=True)
-        described = self._cluster.ask_any(request, DescribeClusterResponse)
-        self._check("the cluster", described.error_code, described.error_message)
+        described = self._described()
         brokers = sorted(described.brokers, key=lambda each: each.broker_id)
         nodes, topics = self._cluster.topics()
         ongoing = self.ongoing()
@@ -90,31 +90,39 @@ class ClusterClient:
         controller = described.controller_id if described.controller_id >= 0 else None
         return ClusterView(described.cluster_id, controller, [self._broker(each) for each in brokers], partitions)
 
+    def _described(self) -> DescribeClusterResponse:
+        """With the brokers that are away."""
+        request = DescribeClusterRequest(include_fenced_brokers=True)
+        described = self._cluster.ask_any(request, DescribeClusterResponse)
+        self._check("the cluster", described.error_code, described.error_message)
+        return described
+
     def _broker(self, row: DescribeClusterBroker) -> BrokerView:
         node = Node(row.broker_id, row.host, row.port)
-        configs = self._configs(row.broker_id, None if row.is_fenced else node)
+        answers = not row.is_fenced
+        try:
+            configs = self._configs(row.broker_id, None if row.is_fenced else node)
+        except NoAnswer:  # it has died, and its session has not ended yet
+            answers, configs = False, {}
         return BrokerView(
             id=BrokerId(row.broker_id),
             address=f"{row.host}:{row.port}",
             rack=row.rack,
             is_alive=not row.is_fenced,
+            answers=answers,
             is_draining=configs.get(DRAINING_KEY) == "true",
             machine=configs.get(HOST_KEY) or row.host,
         )
 
     def _configs(self, broker_id: int, node: Node | None) -> dict[str, str]:
-        """What there is beyond Kafka's protocol; nothing of a broker of another kind."""
+        """What there is beyond Kafka's protocol; nothing of a broker of another kind. Raises NoAnswer."""
         resource = DescribeConfigsResource(
             resource_type=ResourceType.BROKER,
             resource_name=str(broker_id),
             configuration_keys=[DRAINING_KEY, HOST_KEY],
         )
         request = DescribeConfigsRequest(resources=[resource])
-        if node is None:
-            answer = self._cluster.ask_any(request, DescribeConfigsResponse)
-        else:
-            answer = self._cluster.ask(node, request, DescribeConfigsResponse)
-        (found,) = answer.results
+        (found,) = self._ask(node, request, DescribeConfigsResponse).results
         return {row.name: row.value for row in found.configs if row.value is not None}
 
     def ongoing(self) -> dict[TopicPartition, OngoingPartitionReassignment]:
@@ -135,6 +143,30 @@ class ClusterClient:
                         where = TopicPartition(topic.name, row.partition_index)
                         sizes[where] = max(sizes[where], row.partition_size)
         return dict(sizes)
+
+    def changed(self, keys: Mapping[ResourceType, Sequence[str]]) -> list[tuple[ResourceType, str]]:
+        """Brokers and topics for which one of these keys was set while brokers ran."""
+        found = []
+        for node, kind, names in self._resources():
+            request = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys[kind]))
+                    for name in names
+                ]
+            )
+            found += [
+                (kind, result.resource_name)
+                for result in self._ask(node, request, DescribeConfigsResponse).results
+                if any(row.config_source in _SET_FOR_ONE for row in result.configs)
+            ]
+        return found
+
+    def _resources(self) -> Iterator[tuple[Node | None, ResourceType, list[str]]]:
+        """With the broker to ask about them, which of a broker that is there is itself."""
+        nodes, topics = self._cluster.topics()
+        for row in self._described().brokers:
+            yield nodes.get(row.broker_id), ResourceType.BROKER, [str(row.broker_id)]
+        yield None, ResourceType.TOPIC, sorted(topics)
 
     def features(self) -> list[FeatureView]:
         """What is finalized, and what every broker that is there knows."""
@@ -222,6 +254,12 @@ class ClusterClient:
     def unregister(self, broker_id: int) -> None:
         answer = self._cluster.ask_any(UnregisterBrokerRequest(broker_id=broker_id), UnregisterBrokerResponse)
         self._check(f"broker {broker_id}", answer.error_code, answer.error_message)
+
+    def _ask(self, node: Node | None, request: Request, response: type[Answer]) -> Answer:
+        """Of that broker, or of any. Raises NoAnswer."""
+        if node is None:
+            return self._cluster.ask_any(request, response)
+        return self._cluster.try_to_ask(node, request, response)
 
     def _check(self, what: str, code: int, message: str | None = None) -> None:
         try:

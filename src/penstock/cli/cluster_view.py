@@ -12,17 +12,21 @@ from penstock.controller.balance import Layout, Move
 from penstock.controller.placement import Candidate
 from penstock.core.ids import BrokerId, TopicPartition
 
-ALIVE, DRAINING, AWAY = "alive", "draining", "away"
+ALIVE, DRAINING, AWAY, SILENT = "alive", "draining", "away", "no answer"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """`machine` is where it runs as far as one can tell. A broker that is away may be draining as well."""
+    """`machine` is where it runs as far as one can tell. A broker that is away may be draining as well.
+
+    One that is alive as far as the cluster knows, and does not answer, has died or is cut off just now.
+    """
 
     id: BrokerId
     address: str
     rack: str | None
     is_alive: bool
+    answers: bool
     is_draining: bool
     machine: str
 
@@ -30,6 +34,8 @@ class BrokerView:
     def state(self) -> str:
         if not self.is_alive:
             return f"{AWAY}, {DRAINING}" if self.is_draining else AWAY
+        if not self.answers:
+            return SILENT
         return DRAINING if self.is_draining else ALIVE
 
 
@@ -85,7 +91,7 @@ class ClusterView:
     def layout(self) -> Layout:
         return Layout(
             {each.id: Candidate(each.id, each.machine, each.rack) for each in self.brokers},
-            frozenset(each.id for each in self.brokers if each.is_alive and not each.is_draining),
+            frozenset(each.id for each in self.brokers if each.answers and not each.is_draining),
             {each.partition: each.replicas for each in self.partitions},
         )
 
@@ -108,6 +114,7 @@ class ClusterView:
                     "address": each.address,
                     "rack": each.rack,
                     "alive": each.is_alive,
+                    "answers": each.answers,
                     "draining": each.is_draining,
                     "leaders": leaders[each.id],
                     "replicas": held[each.id],

@@ -1,6 +1,7 @@
 """Requests that librdkafka does not know, over connections of our own: without TLS and logins, which are its trade.
 
-A request goes in the newest version that both sides know. Whatever goes wrong on the way ends the command.
+A request goes in the newest version that both sides know. Whatever goes wrong on the way ends the command, but what any
+broker can answer is asked of another one first: these commands are used when brokers die.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-from penstock.cli.client import fail, reach
+from penstock.cli.client import addresses, fail, reach
 from penstock.core.errors import BrokerError, ErrorCode, MalformedRequest
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import API_VERSIONS_KEY, read_response_header, request_header
@@ -43,6 +45,14 @@ _PASSING = (
 )
 
 
+class NoAnswer(Exception):
+    """A broker is not there, or says nothing that can be understood; the message names it."""
+
+    def __init__(self, message: str, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     id: int
@@ -54,6 +64,8 @@ class Node:
 
 
 class Connection:
+    """Everything it does raises NoAnswer."""
+
     def __init__(self, channel: socket.socket, timeout_s: float) -> None:
         self._channel = channel
         self._channel.settimeout(timeout_s)
@@ -61,8 +73,10 @@ class Connection:
         host, port = channel.getpeername()[:2]
         self._address = f"{host}:{port}"
         self._correlation_id = 0
+        self._has_answered = False
         known = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, _ANY_BROKER_KNOWS)
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in known.api_keys}
+        self._has_answered = True
 
     def ask(self, request: Request, response: type[Answer], needed: int = 0) -> Answer:
         """`needed` is the lowest version that can say what the request says."""
@@ -87,8 +101,22 @@ class Connection:
             return response.decode(answered[start:], version)
         except TimeoutError:
             self._fail(f"did not answer within {self._timeout_s:g} s")
-        except (OSError, MalformedRequest):
+        except (OSError, MalformedRequest) as error:
+            if self._has_answered and isinstance(error, OSError):
+                self._fail("has closed the connection")
             self._fail("does not answer as brokers do without TLS and logins, which is all that this command knows")
+
+    def is_closed(self) -> bool:
+        """By the other side, while nothing was asked."""
+        self._channel.setblocking(False)
+        try:
+            return self._channel.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self._channel.settimeout(self._timeout_s)
 
     def _received(self) -> bytes:
         size = int.from_bytes(self._exactly(_SIZE_BYTES), "big")
@@ -106,7 +134,8 @@ class Connection:
         return bytes(received)
 
     def _fail(self, how: str) -> NoReturn:
-        fail(f"the broker at {self._address} {how}")
+        self._channel.close()
+        raise NoAnswer(f"the broker at {self._address} {how}", self._address) from None
 
 
 class Cluster:
@@ -114,29 +143,64 @@ class Cluster:
 
     def __init__(self, bootstrap: str, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._first = Connection(reach(bootstrap), timeout_s)
+        self._addresses = addresses(bootstrap)
         self._connections: dict[Node, Connection] = {}
+        self._seen: list[tuple[str, int]] = []
+        try:
+            self._any = Connection(reach(bootstrap), timeout_s)
+        except NoAnswer as error:
+            self._any = self._another(error)
 
     def ask(self, node: Node, request: Request, response: type[Answer], needed: int = 0) -> Answer:
-        if node not in self._connections:
-            try:
-                channel = socket.create_connection((node.host, node.port), self._timeout_s)
-            except OSError as error:
-                fail(f"broker {node}: {error.strerror or error}")
-            self._connections[node] = Connection(channel, self._timeout_s)
-        return self._connections[node].ask(request, response, needed)
+        try:
+            return self.try_to_ask(node, request, response, needed)
+        except NoAnswer as error:
+            fail(str(error))
+
+    def try_to_ask(self, node: Node, request: Request, response: type[Answer], needed: int = 0) -> Answer:
+        """Raises NoAnswer. A broker that was restarted since it was asked last is not gone."""
+        connection = self._connections.pop(node, None)
+        if connection is not None and connection.is_closed():
+            connection = None
+        if connection is None:
+            connection = self._connected((node.host, node.port), f"broker {node}")
+        answer = connection.ask(request, response, needed)
+        self._connections[node] = connection
+        return answer
 
     def ask_any(self, request: Request, response: type[Answer], needed: int = 0) -> Answer:
-        """For what every broker can answer, or passes on."""
-        return self._first.ask(request, response, needed)
+        """For what every broker can answer, or passes on. It may be asked twice."""
+        try:
+            return self._any.ask(request, response, needed)
+        except NoAnswer as error:
+            self._any = self._another(error)
+        try:
+            return self._any.ask(request, response, needed)
+        except NoAnswer as error:
+            fail(str(error))
+
+    def _another(self, first: NoAnswer) -> Connection:
+        """A broker that answers, of those that are known; the command ends here when there is none."""
+        for host, port in dict.fromkeys((*self._addresses, *self._seen)):
+            if f"{host}:{port}" != first.address:
+                with suppress(NoAnswer):
+                    return self._connected((host, port), f"{host}:{port}")
+        return fail(str(first))
+
+    def _connected(self, address: tuple[str, int], name: str) -> Connection:
+        try:
+            channel = socket.create_connection(address, self._timeout_s)
+        except OSError as error:
+            raise NoAnswer(f"{name}: {error.strerror or error}", f"{address[0]}:{address[1]}") from None
+        return Connection(channel, self._timeout_s)
 
     def nodes(self) -> list[Node]:
         """Every broker."""
-        return self._nodes(self._first.ask(MetadataRequest(topics=[]), MetadataResponse))
+        return self._nodes(self.ask_any(MetadataRequest(topics=[]), MetadataResponse))
 
     def topics(self) -> tuple[dict[int, Node], dict[str, MetadataResponseTopic]]:
         """Every broker and every topic, by id and by name; a topic may have an error in place of partitions."""
-        found = self._first.ask(MetadataRequest(topics=None), MetadataResponse)
+        found = self.ask_any(MetadataRequest(topics=None), MetadataResponse)
         return {node.id: node for node in self._nodes(found)}, {topic.name or "": topic for topic in found.topics}
 
     def coordinator_of(self, transactional_id: str) -> Node:
@@ -144,7 +208,7 @@ class Cluster:
         request = FindCoordinatorRequest(
             key_type=_TRANSACTIONAL_ID, key=transactional_id, coordinator_keys=[transactional_id]
         )
-        found = self._first.ask(request, FindCoordinatorResponse, needed=_SEVERAL_KEYS_SINCE)
+        found = self.ask_any(request, FindCoordinatorResponse, needed=_SEVERAL_KEYS_SINCE)
         (coordinator,) = found.coordinators
         check(coordinator.error_code, coordinator.error_message)
         return Node(coordinator.node_id, coordinator.host, coordinator.port)
@@ -161,9 +225,11 @@ class Cluster:
             time.sleep(_AGAIN_AFTER_S)
 
     def _nodes(self, found: MetadataResponse) -> list[Node]:
-        return sorted(
+        nodes = sorted(
             (Node(broker.node_id, broker.host, broker.port) for broker in found.brokers), key=lambda node: node.id
         )
+        self._seen = [(node.host, node.port) for node in nodes]
+        return nodes
 
 
 def check(code: int, message: str | None = None) -> None:

@@ -1,0 +1,38 @@
+"""The commands about the cluster while brokers die, which is when somebody needs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from penstock.cli.cluster_client import ClusterClient
+from penstock.cli.connection import Cluster as Brokers
+from tests.cli.conftest import QuickTools
+from tests.cluster.finding import all_are_known
+from tests.testkit import Cluster
+
+# So long that it cannot end while a test looks at a broker that is dead and has its session still.
+LONG_SESSION_MS = 60_000
+
+
+def test_given_a_broker_that_was_just_killed_when_the_cluster_is_described_then_it_is_the_one_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    with Cluster.start(tmp_path, brokers=2, broker_session_timeout_ms=LONG_SESSION_MS) as cluster:
+        all_are_known(cluster)
+        bootstrap = cluster.bootstrap
+        in_use = ClusterClient(Brokers(bootstrap, timeout_s=10))
+        in_use.view()
+        cluster[1].kill()
+
+        lines = QuickTools(bootstrap).lines("cluster", "describe")
+        document = json.loads(QuickTools(bootstrap).output("cluster", "describe", "--json"))
+
+        assert [each.split()[0] for each in lines if "no answer" in each] == ["1"]
+        assert [(each["id"], each["alive"], each["answers"]) for each in document["brokers"]] == [
+            (1, True, False),
+            (2, True, True),
+        ]
+        # Also of a command that had begun with the broker that is dead now.
+        assert [each.state for each in in_use.view().brokers] == ["no answer", "alive"]
+        assert in_use.ongoing() == {}
