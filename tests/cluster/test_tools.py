@@ -7,8 +7,9 @@ from pathlib import Path
 
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.connection import Cluster as Brokers
+from penstock.controller.commands import ResourceType
 from tests.cli.conftest import QuickTools
-from tests.cluster.finding import all_are_known
+from tests.cluster.finding import all_are_known, create_topic_over, stored
 from tests.testkit import Cluster
 
 # So long that it cannot end while a test looks at a broker that is dead and has its session still.
@@ -36,3 +37,29 @@ def test_given_a_broker_that_was_just_killed_when_the_cluster_is_described_then_
         # Also of a command that had begun with the broker that is dead now.
         assert [each.state for each in in_use.view().brokers] == ["no answer", "alive"]
         assert in_use.ongoing() == {}
+
+
+def test_given_the_throttle_of_a_command_that_was_stopped_when_it_is_run_again_then_nothing_is_left_of_it(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with Cluster.start(tmp_path, brokers=2) as cluster:
+        all_are_known(cluster)
+        create_topic_over(cluster, topic_name, (1,), (2,))
+        tools = QuickTools(cluster.bootstrap)
+        lists = {"leader.replication.throttled.replicas": "0:1", "follower.replication.throttled.replicas": "0:2"}
+        rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "1000"}
+        ClusterClient(Brokers(cluster.bootstrap, timeout_s=10)).configure(
+            {
+                (ResourceType.TOPIC, topic_name): lists,
+                (ResourceType.BROKER, "1"): rates,
+                (ResourceType.BROKER, "2"): rates,
+            }
+        )
+
+        tools.output("cluster", "rebalance", "--yes")
+        assert stored(cluster, "broker-configs/1")["configs"] == rates  # somebody else may have set it
+
+        tools.output("cluster", "rebalance", "--yes", "--throttle", "1k")
+
+        assert [stored(cluster, f"broker-configs/{each}")["configs"] for each in (1, 2)] == [{}, {}]
+        assert "throttled" not in str(stored(cluster, f"topics/{topic_name}")["configs"])

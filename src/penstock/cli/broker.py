@@ -12,7 +12,7 @@ from penstock.cli.cluster import DryRun, Throttle, Yes
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import ClusterView, plan_document, print_plan
 from penstock.cli.connection import Cluster, reason
-from penstock.cli.moving import carry_out, parse_rate, throttled, wait_until_moved
+from penstock.cli.moving import carry_out, parse_rate, take_back_throttle, throttled, wait_until_moved
 from penstock.cli.options import AsJson, confirm
 from penstock.cli.terminal import print_json
 from penstock.controller.balance import Move, vacated
@@ -64,6 +64,8 @@ def drain(
             carry_out(client, moves)
         client.let_preferred_lead(move.topic_partition for move in moves)
     wait_until_moved(client, {each.partition for each in view.partitions if broker_id in each.leaving})
+    if rate is not None:
+        take_back_throttle(client)
     _tell_what_next(view, broker_id)
 
 

@@ -11,7 +11,7 @@ from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap,
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import plan_document, print_cluster, print_plan
 from penstock.cli.connection import Cluster
-from penstock.cli.moving import carry_out, parse_rate, throttled
+from penstock.cli.moving import carry_out, parse_rate, take_back_throttle, throttled
 from penstock.cli.options import AsJson, confirm
 from penstock.cli.terminal import print_json
 from penstock.controller.balance import rebalanced
@@ -91,6 +91,8 @@ def rebalance(
         print_plan(view, moves, sizes)
     if not moves and not led_by_others:
         print("penstock: the cluster is balanced, there is nothing to move", file=sys.stderr)
+        if throttle is not None and not dry_run:
+            take_back_throttle(client)
     if dry_run or not (moves or led_by_others):
         return
     if not moves:

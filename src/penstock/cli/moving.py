@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from penstock.cli.client import fail
 from penstock.cli.cluster_client import ClusterClient
+from penstock.cli.connection import NoAnswer
 from penstock.controller.balance import Move
 from penstock.controller.commands import ResourceType
 from penstock.core.ids import TopicPartition
@@ -64,9 +65,12 @@ def carry_out(client: ClusterClient, moves: Sequence[Move]) -> None:
 def wait_until_moved(client: ClusterClient, partitions: set[TopicPartition]) -> None:
     """Of what somebody else has begun."""
     progress = _Progress(len(partitions))
-    while partitions := partitions & client.ongoing().keys():
-        progress.show(0, partitions)
-        time.sleep(LOOK_EVERY_S)
+    try:
+        while partitions := partitions & client.ongoing().keys():
+            progress.show(0, partitions)
+            time.sleep(LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        fail(f"stopped: {len(partitions)} partitions go on moving", 130)
 
 
 class _Progress:
@@ -91,11 +95,16 @@ class _Progress:
 def throttled(client: ClusterClient, rate: int | None, moves: Sequence[Move]) -> Iterator[None]:
     """Kafka's keys, for the replicas that are copied and those they are copied from. Taken back when all have moved.
 
-    When the command is stopped they stay, since what has begun goes on.
+    When the command is stopped they stay, since what has begun goes on; the same command again takes them back.
     """
-    if rate is None or not any(move.added for move in moves):
-        yield
-        return
+    if rate is not None and any(move.added for move in moves):
+        _throttle(client, rate, moves)
+    yield
+    if rate is not None:
+        take_back_throttle(client)
+
+
+def _throttle(client: ClusterClient, rate: int, moves: Sequence[Move]) -> None:
     brokers = {replica for move in moves for replica in (*move.before, *move.after)}
     topics = {move.topic_partition.topic for move in moves}
     lists: dict[str, tuple[list[str], list[str]]] = {topic: ([], []) for topic in topics}
@@ -114,10 +123,16 @@ def throttled(client: ClusterClient, rate: int | None, moves: Sequence[Move]) ->
             },
         }
     )
-    yield
-    client.configure(
-        {
-            **{(ResourceType.BROKER, str(each)): dict.fromkeys(_RATES) for each in sorted(brokers)},
-            **{(ResourceType.TOPIC, topic): dict.fromkeys(_THROTTLED) for topic in sorted(topics)},
-        }
-    )
+
+
+def take_back_throttle(client: ClusterClient) -> None:
+    """Also what a command that was stopped has left. Not while something moves: that has been throttled as well."""
+    if client.ongoing():
+        return
+    keys = {ResourceType.BROKER: _RATES, ResourceType.TOPIC: _THROTTLED}
+    try:
+        found = client.changed(keys)
+    except NoAnswer as error:
+        fail(f"{error}, and it may have kept its throttle: the same command again takes it back")
+    if found:
+        client.configure({resource: dict.fromkeys(keys[resource[0]]) for resource in found})
