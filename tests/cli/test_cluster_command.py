@@ -9,7 +9,12 @@ import typer
 from tests.cli.conftest import Tools
 from tests.testkit.broker_process import BrokerProcess
 
+from penstock.cli.cluster_view import PartitionView
 from penstock.cli.moving import parse_rate
+from penstock.core.ids import BrokerId, TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+B1, B2, B3 = map(BrokerId, (1, 2, 3))
 
 
 def test_given_a_broker_when_the_cluster_is_described_then_it_is_the_controller_and_nothing_is_wrong(
@@ -76,3 +81,18 @@ def test_given_what_is_no_rate_then_it_is_refused(text: str, capsys: pytest.Capt
         parse_rate(text)
 
     assert "--throttle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("partition", "lacks"),
+    [
+        (PartitionView(ORDERS, 1, (B1, B2), (1, 2)), False),
+        (PartitionView(ORDERS, 1, (B1, B2), (1,)), True),
+        (PartitionView(ORDERS, 1, (B1, B3), (1, 2), adding=(B3,), leaving=(B2,)), False),
+        (PartitionView(ORDERS, 1, (B1, B3), (1,), adding=(B3,), leaving=(B2,)), True),
+    ],
+)
+def test_given_a_partition_that_moves_then_it_lacks_what_it_had_and_not_what_it_gets(
+    partition: PartitionView, lacks: bool
+) -> None:
+    assert partition.lacks_replicas is lacks

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from penstock.coordinators.coordinators import partition_of
 from penstock.protocol.messages.cluster import (
@@ -68,6 +69,13 @@ def _is_found(client: RawClient, kind: int) -> bool:
     request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["anybody"])
     (found,) = client.exchange(request, 4, FindCoordinatorResponse).coordinators
     return found.error_code == 0
+
+
+def gauge(broker: Broker, name: str) -> float:
+    with urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    (value,) = (line.split()[1] for line in lines if line.startswith(f"{name} "))
+    return float(value)
 
 
 def states_of(cluster: Cluster, topic: str, at: Broker | None = None) -> list[State]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from urllib.request import urlopen
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -20,10 +19,11 @@ from tests.cluster.finding import (
     STATE_TOPIC,
     all_are_known,
     create_topic_over,
+    gauge,
     states_of,
     stored,
 )
-from tests.testkit import Broker, Cluster, eventually
+from tests.testkit import Cluster, eventually
 
 # A session that is lost for a moment moves leaders, which is not what is looked at here.
 PATIENT = {"broker.session.timeout.ms": 6_000}
@@ -98,13 +98,6 @@ def replicas_of(cluster: Cluster, topic: str) -> list[list[int]]:
 def described(tools: QuickTools) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(tools.output("cluster", "describe", "--json"))
     return document
-
-
-def gauge(broker: Broker, name: str) -> float:
-    with urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    (value,) = (line.split()[1] for line in lines if line.startswith(f"{name} "))
-    return float(value)
 
 
 def test_given_load_when_a_broker_joins_and_another_is_drained_and_stopped_then_nothing_is_lost_and_work_is_shared(

@@ -29,7 +29,7 @@ from penstock.protocol.messages.reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopic,
 )
-from tests.cluster.finding import create_topic_over, leader_of, states_of, until_readable, write_to_leader
+from tests.cluster.finding import create_topic_over, gauge, leader_of, states_of, until_readable, write_to_leader
 from tests.testkit import Cluster, RawClient, eventually
 
 pytestmark = pytest.mark.xdist_group("reassignment")
@@ -296,6 +296,8 @@ def test_given_a_throttle_when_replicas_are_named_then_only_those_that_are_not_i
     waiting = moving(cluster, slow)
     assert waiting is not None
     assert waiting.adding_replicas == [3]
+    assert gauge(cluster[1], "penstock_reassigned_partitions") == 1
+    eventually(lambda: gauge(cluster[1], "penstock_under_replicated_partitions") == 0)  # it has all that it had
     eventually(lambda: (cluster[3].data / f"{slow}-0").exists())
     assert (cluster[3].data / f"{slow}-0" / f"{0:020}.log").stat().st_size == 0
     configure(cluster, ResourceType.BROKER, "", rate, None)

@@ -65,7 +65,9 @@ class PartitionView:
 
     @property
     def lacks_replicas(self) -> bool:
-        return any(replica not in self.isr for replica in self.replicas)
+        """Those that are still being added have never been there, as in Kafka."""
+        held = (each for each in (*self.replicas, *self.leaving) if each not in self.adding)
+        return any(replica not in self.isr for replica in held)
 
     def document(self) -> dict[str, object]:
         return {

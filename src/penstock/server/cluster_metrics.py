@@ -26,7 +26,7 @@ def cluster_families(broker: Broker) -> Iterator[Metric]:
             offline += leader is None and is_controller
             if leader == broker.node_id:
                 led += 1
-                lagging += any(replica not in partition.isr for replica in partition.target)
+                lagging += any(replica not in partition.isr for replica in partition.original)
                 too_few += len(partition.isr) < min(min_isr, partition.replication_factor)
                 moving += partition.is_reassigned
     words = {
