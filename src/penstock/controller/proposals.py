@@ -23,13 +23,17 @@ def ask_for(controller: Controller, broker_id: BrokerId, session_epoch: Callable
 
 def resign_by(controller: Controller, broker_id: BrokerId, session_epoch: Callable[[], int | None]) -> Resign:
     async def resign(lost: Sequence[Lost]) -> Sequence[BrokerError | None]:
-        replicas = tuple(
-            ResignedReplica(each.topic_id, each.partition, each.replica or broker_id, each.is_spoilt) for each in lost
-        )
+        replicas = tuple(resigned(each, broker_id) for each in lost)
         answers = await controller.ask(ResignReplicas(broker_id, _known(session_epoch()), replicas))
         return [answer.error for answer in answers]
 
     return resign
+
+
+def resigned(lost: Lost, broker_id: BrokerId) -> ResignedReplica:
+    """As this broker says it; there may be a broker 0."""
+    replica = broker_id if lost.replica is None else lost.replica
+    return ResignedReplica(lost.topic_id, lost.partition, replica, lost.is_spoilt)
 
 
 def _known(session_epoch: int | None) -> int:
