@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from penstock.controller.commands import ResignedReplica, ResignReplicas
 from penstock.core.ids import BrokerId, TopicPartition
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.clients import Producer
@@ -133,3 +134,34 @@ async def a_leader_stands_still_past_its_lease(cluster: SimulatedCluster) -> Non
         cluster.checker.was_acknowledged(FLUSHED, offset, [b"late"])
 
     await cluster.settle()
+
+
+async def a_replica_begins_anew_when_its_last_report_was_lost(cluster: SimulatedCluster) -> None:
+    """A report that is said again is about what is there now, and that is another log."""
+    producer = await with_topic(cluster, FLUSHED, led_by_controller=False)
+    leader, controller = cluster.leader(FLUSHED), cluster.image().controller_id
+    assert leader is not None
+    follower = next(each for each in cluster.running() if each.broker_id not in (leader.broker_id, controller))
+    for number in range(150):
+        await write(producer, b"before %d" % number)
+    cluster.network.cut(follower.host, leader.host)
+    writing = cluster.loop.spawn(producer.process, producer.write([b"last"]))
+    partition = cluster.replica(follower.broker_id, FLUSHED)
+    end_offset = partition.log.log_end_offset + 1
+    await cluster.until(lambda: partition.log.flushed_offset == end_offset, "it has the last on disk")
+    await asyncio.sleep(0.02)
+    cluster.network.reset(follower.host, leader.host)
+    cluster.network.mend(follower.host, leader.host)
+
+    follower.partitions.spoilt(partition, "its log is damaged")
+    assert follower.session.epoch is not None
+    spoilt = ResignedReplica(partition.topic_id, FLUSHED.partition, follower.broker_id, is_spoilt=True)
+    command = ResignReplicas(follower.broker_id, follower.session.epoch, (spoilt,))
+    (result,) = await cluster.within(follower, follower.controller.ask(command))
+    assert result.error is None
+    for _ in range(50):
+        await asyncio.sleep(0.01)
+        cluster.look()
+
+    await cluster.settle()
+    await writing

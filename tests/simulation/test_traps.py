@@ -13,6 +13,7 @@ from tests.simulation.checker import Violation
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.scenarios import (
     a_leader_stands_still_past_its_lease,
+    a_replica_begins_anew_when_its_last_report_was_lost,
     a_replica_joins_and_the_leader_is_not_told,
     a_replica_loses_its_disk_cache_while_it_joins,
 )
@@ -60,3 +61,11 @@ def test_given_a_trap_when_the_bug_is_there_then_it_is_found(
     with pytest.raises(Violation, match=r"LeaderCandidateCompleteness|lost"):  # in one of the ways that it can go
         for seed in range(5):
             SimulatedCluster(seed).run(script)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_given_a_replica_that_begins_anew_when_its_last_report_was_lost_then_that_counts_for_nothing(seed: int) -> None:
+    """It copies one batch at a time, so that it lacks something for long enough."""
+    settings = {"replica.fetch.response.max.bytes": "1"}
+
+    SimulatedCluster(seed, settings=settings).run(a_replica_begins_anew_when_its_last_report_was_lost)

@@ -352,7 +352,9 @@ class Fetcher:
                 # The leader is away, or another is: say it again a little later, if it is still of interest.
                 await asyncio.sleep(RETRY_PROGRESS_S)
                 for key, partition in news.items():
-                    self._report(key, partition)
+                    # Another by now, if it has begun anew: of the last one nothing counts any more.
+                    if self._followed.get(key) is partition:
+                        self._report(key, partition)
                 continue
             answer = ReplicaProgressResponse.decode(body, PROGRESS_VERSION)
             for partition, told in zip(news.values(), answer.removable_ends, strict=False):
