@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from tests.machines.controlled_cluster import ONE, THREE, TWO, ACluster
 
-from penstock.controller.commands import AlterReassignments, Reassignment, Reconcile
+from penstock.controller.commands import (
+    AlterReassignments,
+    Reassignment,
+    Reconcile,
+    ResignedReplica,
+    ResignReplicas,
+)
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
@@ -156,3 +162,28 @@ async def test_given_logs_of_partitions_that_are_on_other_brokers_now_when_start
         with pytest.raises(BrokerError):
             manager.find("orders", 0)
         assert manager.find("orders", 1)
+
+
+async def test_given_a_disk_that_is_full_when_a_replica_is_to_begin_anew_then_it_does_so_a_little_later(
+    tmp_path: Path,
+) -> None:
+    cluster = ACluster(ONE, TWO).with_features()
+    cluster.create("orders", -1, -1, assignments=((0, (TWO, ONE)),))
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        first, before = manager.find("orders", 0), cluster.image
+        await manager.checkpoint()
+        in_the_way = tmp_path / "recovery-point-offset-checkpoint.tmp"
+        in_the_way.mkdir()
+        epoch = cluster.image.session_epoch(ONE)
+        assert epoch is not None
+        (result,) = cluster.ask(ResignReplicas(ONE, epoch, (ResignedReplica(first.topic_id, 0, ONE, is_spoilt=True),)))
+        assert result.error is None
+
+        manager.follow(before, cluster.image, difference(before, cluster.image))
+        await manager.caught_up()  # or not, for now
+        assert not any(name.endswith("-spoilt") for name in directories(tmp_path))
+        in_the_way.rmdir()
+
+        await until(lambda: any(name.endswith("-spoilt") for name in directories(tmp_path)))
+        await until(lambda: manager.by_name[b"orders"][0] not in (None, first))

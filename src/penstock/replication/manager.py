@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 FLUSH_POLL_S = 0.01
+NO_EPOCH = -1
 
 Partitions = list[Partition | None]
 Key = tuple[TopicId, int]
@@ -388,7 +389,7 @@ class ReplicaManager:
             self._broker_id in partition.spoilt
             and not self._has_begun_anew(key)
             and image.leader_of(partition) not in (None, self._broker_id)
-            and partition.leader_epoch > self._spoilt_in.get(key, -1)
+            and partition.leader_epoch > self._spoilt_in.get(key, NO_EPOCH)
         )
 
     async def _set_aside(self, topic: TopicImage, index: int, found: Log | None) -> None:
@@ -398,6 +399,7 @@ class ReplicaManager:
         spoilt = found if partition is None else partition.log
         if partition is not None:
             self.spoilt(partition, "its log is set aside")
+            self._spoilt_in[key] = NO_EPOCH  # still due, should the disk refuse it now
             while partition.is_shortening:  # noqa: ASYNC110 - no news of that
                 await asyncio.sleep(FLUSH_POLL_S)
         if spoilt is not None:
