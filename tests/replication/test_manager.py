@@ -21,6 +21,8 @@ from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
 from penstock.metadata.image import difference
+from penstock.protocol.batch import place
+from penstock.protocol.records import Record, build_batch
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.runtime.clock import SystemClock
@@ -71,6 +73,14 @@ def tell(manager: ReplicaManager, cluster: ACluster, *replicas: BrokerId) -> Non
     (result,) = cluster.ask(AlterReassignments((Reassignment(TopicPartition("orders", 0), replicas),)))
     assert result.error is None
     manager.follow(before, cluster.image, difference(before, cluster.image))
+
+
+def with_record(manager: ReplicaManager) -> Partition:
+    partition = manager.find("orders", 0)
+    batch = bytearray(build_batch([Record(None, b"value", (), 1)]))
+    place(memoryview(batch), 0, partition.log.log_end_offset, 0)
+    partition.log.append_replicated(memoryview(batch), 0, 0)
+    return partition
 
 
 def directories(path: Path) -> list[str]:
@@ -187,3 +197,39 @@ async def test_given_a_disk_that_is_full_when_a_replica_is_to_begin_anew_then_it
 
         await until(lambda: any(name.endswith("-spoilt") for name in directories(tmp_path)))
         await until(lambda: manager.by_name[b"orders"][0] not in (None, first))
+
+
+async def test_given_a_partition_that_went_and_came_back_unseen_then_it_begins_anew(tmp_path: Path) -> None:
+    """While it was elsewhere, nobody kept tombstones for what is in its log."""
+    cluster = ACluster(ONE, TWO, THREE).with_features()
+    cluster.create("orders", -1, -1, assignments=((0, (TWO, ONE)),))
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        first, before = with_record(manager), cluster.image
+
+        for replicas in ((TWO,), (TWO, ONE)):
+            cluster.ask(AlterReassignments((Reassignment(TopicPartition("orders", 0), replicas),)))
+        manager.follow(before, cluster.image, difference(before, cluster.image))
+        await manager.caught_up()
+
+        partition = manager.find("orders", 0)
+        assert partition is not first
+        assert partition.log.log_end_offset == 0
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("compact", 0), ("delete", 1)])
+async def test_given_a_partition_that_went_and_came_back_while_its_broker_was_away_then_a_compacted_one_begins_anew(
+    tmp_path: Path, policy: str, kept: int
+) -> None:
+    cluster = ACluster(ONE, TWO, THREE).with_features()
+    cluster.create("orders", -1, -1, assignments=((0, (TWO, ONE)),), configs=(("cleanup.policy", policy),))
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        with_record(manager).log.close()
+    for replicas in ((TWO,), (TWO, ONE)):
+        cluster.ask(AlterReassignments((Reassignment(TopicPartition("orders", 0), replicas),)))
+
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+
+        assert manager.find("orders", 0).log.log_end_offset == kept

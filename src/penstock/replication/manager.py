@@ -198,7 +198,7 @@ class ReplicaManager:
             return configs[topic.name] if is_ours else None
 
         logs = await self._files.run(self._data.load, claim, self._clock.now_ms())
-        await self._remove_unassigned(logs)
+        logs = await self._without_unassigned(logs)
         await self._open(
             [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))], logs
         )
@@ -208,20 +208,32 @@ class ReplicaManager:
             self._tasks.spawn(self._remove_files(path), name="remove-deleted")
         self._tasks.spawn(self._carry_out(), name="follow-image")
 
-    async def _remove_unassigned(self, logs: Mapping[TopicPartition, Log]) -> None:
+    async def _without_unassigned(self, logs: dict[TopicPartition, Log]) -> dict[TopicPartition, Log]:
         """Reassigned while this broker was away, or before it came to remove them: others hold all of it."""
         unassigned = [each for each in (*logs, *self._data.failed) if not self._is_assigned(each)]
         if not unassigned:
-            return
+            return logs
         log.info("partitions are on other brokers now: removed", extra={"partitions": [str(tp) for tp in unassigned]})
         for topic_partition in unassigned:
             if topic_partition in logs:
                 logs[topic_partition].delete()
         await self._files.run(self._data.set_deleted, unassigned)
+        return {each: found for each, found in logs.items() if each not in unassigned}
 
     def _is_assigned(self, topic_partition: TopicPartition) -> bool:
+        """Whether its log may be used. One that is being added to a compacted topic begins anew with each start, until
+        it is in sync: what is here may be of an earlier assignment, since when tombstones have gone that it has not
+        seen.
+        """
         image = self._image.partition(topic_partition)
-        return image is not None and self._broker_id in image.replicas
+        if image is None or self._broker_id not in image.replicas:
+            return False
+        is_compacted = self._topic_config(self._image.topics[topic_partition.topic]).is_compacted
+        return not (is_compacted and self._is_yet_to_catch_up(image))
+
+    def _is_yet_to_catch_up(self, image: PartitionImage) -> bool:
+        """It is being added, and nobody believes yet that it holds what is committed."""
+        return self._broker_id in image.adding and self._broker_id not in (*image.isr, *image.eligible)
 
     def follow(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> None:
         """What is only a decision happens at once; what needs the disk, in the order of the images."""
@@ -476,9 +488,16 @@ class ReplicaManager:
 
     def _leaves(self, change: PartitionChange) -> bool:
         before = change.before
-        return (
-            before is not None and self._broker_id in before.replicas and self._broker_id not in change.after.replicas
-        )
+        if before is None or self._broker_id not in before.replicas:
+            return False
+        return self._broker_id not in change.after.replicas or self._has_come_back(change)
+
+    def _has_come_back(self, change: PartitionChange) -> bool:
+        """It has left and was added again, in images that this broker did not see one by one. Meanwhile the others did
+        not keep for it what compaction drops (`removable_end`), so it begins with an empty log, as if it had seen them.
+        """
+        before = change.before
+        return before is not None and self._broker_id in before.original and self._is_yet_to_catch_up(change.after)
 
     def _committed_offset(self, topic: TopicImage, index: int) -> int | None:
         """As the last checkpoint has it. Where there are other replicas, only they together know more."""
@@ -601,7 +620,7 @@ class ReplicaManager:
         for change in delta.partitions_changed:
             topic = image.topics.get(change.topic_partition.topic)
             is_new = change.before is None or self._broker_id not in change.before.replicas
-            if is_new and topic is not None and topic.topic_id == change.topic_id:
+            if (is_new or self._has_come_back(change)) and topic is not None and topic.topic_id == change.topic_id:
                 added.append((topic, change.topic_partition.partition))
         return added
 
