@@ -32,6 +32,9 @@ from penstock.runtime.tick import Tick
 from penstock.storage.flusher import Flusher
 from penstock.storage.log_dirs import DataDirectory
 
+# In a batch's header.
+MAGIC_AT = 16
+
 
 class Heard:
     def __init__(self) -> None:
@@ -197,6 +200,29 @@ async def test_given_a_disk_that_is_full_when_a_replica_is_to_begin_anew_then_it
 
         await until(lambda: any(name.endswith("-spoilt") for name in directories(tmp_path)))
         await until(lambda: manager.by_name[b"orders"][0] not in (None, first))
+
+
+async def test_given_a_log_that_is_damaged_where_it_was_committed_to_when_started_then_it_is_under_suspicion(
+    tmp_path: Path,
+) -> None:
+    """One damaged log must not keep a broker from starting."""
+    cluster = ACluster(ONE, TWO).with_features()
+    cluster.create("orders", -1, -1, assignments=((0, (TWO, ONE)),))
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        with_record(manager).log.roll(0)
+        with_record(manager).log.close()
+        await manager.checkpoint()
+    file = tmp_path / "orders-0" / "00000000000000000000.log"
+    content = bytearray(file.read_bytes())
+    content[MAGIC_AT] ^= 0x40
+    file.write_bytes(content)
+    (tmp_path / ".kafka_cleanshutdown").write_text('{"version": "0", "broker_epoch": "1"}')
+
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+
+        assert manager.find("orders", 0).log.suspicion is not None
 
 
 async def test_given_a_partition_that_went_and_came_back_unseen_then_it_begins_anew(tmp_path: Path) -> None:

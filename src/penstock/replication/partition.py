@@ -109,7 +109,7 @@ class Partition(ReadablePartition):
         # topic asks for.
         high_watermark = log.flushed_position if config.flush_messages == 1 else log.end_position
         if committed_offset is not None and committed_offset < log.log_end_offset:
-            high_watermark = log.position_of(max(committed_offset, log.log_start_offset))
+            high_watermark = _committed_position(log, committed_offset)
         super().__init__(topic_partition, log, high_watermark)
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
@@ -390,7 +390,11 @@ class Partition(ReadablePartition):
             known = self._written.popleft()
             if known.offset == offset:
                 return known
-        return self.log.position_of(offset)
+        try:
+            return self.log.position_of(offset)
+        except BrokerError as error:
+            self.log.suspicion = error.message  # whether it is damaged is found out by whoever looks into that
+            return self.high_watermark
 
     @property
     def is_led_for_others(self) -> bool:
@@ -581,3 +585,13 @@ class Partition(ReadablePartition):
             )
         self.log.move_log_start(target)
         return self.log.log_start_offset
+
+
+def _committed_position(log: Log, committed_offset: int) -> LogPosition:
+    """A log that is damaged there must not keep the broker from starting: others may be sound."""
+    try:
+        return log.position_of(max(committed_offset, log.log_start_offset))
+    except BrokerError as error:
+        log.suspicion = error.message
+        first = log.segments[0].base_offset
+        return LogPosition(first, first, 0)
