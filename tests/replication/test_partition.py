@@ -20,7 +20,7 @@ from penstock.replication.appends import ACKS_ALL
 from penstock.replication.fetch_session import Serving
 from penstock.replication.follower import FetchAnswer
 from penstock.replication.isr import Proposal
-from penstock.replication.partition import SILENT_MS, Partition
+from penstock.replication.partition import AWAITED_MS, SILENT_MS, Partition
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -311,3 +311,56 @@ async def test_given_a_leader_past_its_session_when_a_follower_is_silent_then_cl
     append(partition, told, 2, acks=ACKS_ALL)
     partition._write()
     assert partition.read(partition.high_watermark.offset, 1_000, at_least_one=True) is None
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS])
+async def test_given_a_batch_that_is_to_be_sent_again_then_those_behind_it_are_too_and_are_not_out_of_order(
+    tmp_path: Path, code: ErrorCode
+) -> None:
+    """librdkafka would take a new epoch, and send what is here already once more."""
+    files = Files(2, "test")
+    partition, told = a_partition(tmp_path / "orders-0", files), Told()
+    append(partition, told, 0, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=0)
+    partition._write()
+    if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        partition.stop_leading(1)
+    else:
+        partition.lead(a_partition_on(LEADER, OTHER, isr=(), leader_epoch=1), {}, lag_max_ms=30_000, now_ms=0)
+    with pytest.raises(BrokerError) as refused:
+        append(partition, told, 1, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=1)
+    assert refused.value.code is code
+
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+    with pytest.raises(BrokerError) as behind:
+        append(partition, told, 2, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=2)
+    assert behind.value.code is code
+
+    for sequence in range(3):
+        append(partition, told, sequence, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    partition._write()
+    await until(lambda: told.outcomes == {0: 0, 1: 1, 2: 2})
+    with pytest.raises(BrokerError) as gap:
+        append(partition, told, 4, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=4)
+    assert gap.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    files.close()
+
+
+async def test_given_a_batch_that_never_comes_again_then_those_behind_it_are_out_of_order_in_the_end(
+    tmp_path: Path,
+) -> None:
+    files = Files(2, "test")
+    partition, told = a_partition(tmp_path / "orders-0", files), Told()
+    append(partition, told, 0, acks=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    partition._write()
+    partition.stop_leading(1)
+    with pytest.raises(BrokerError):
+        append(partition, told, 1, acks=1, producer_id=7, producer_epoch=0, base_sequence=1)
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+
+    partition.look_around(0, is_overdue=False)
+    partition.look_around(AWAITED_MS, is_overdue=False)
+
+    with pytest.raises(BrokerError) as gap:
+        append(partition, told, 2, acks=1, producer_id=7, producer_epoch=0, base_sequence=2)
+    assert gap.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    files.close()

@@ -43,6 +43,9 @@ from penstock.storage.producers import DuplicateBatch
 WRITES_REMEMBERED = 64
 # Followers ask again twice a second (replica.fetch.wait.max.ms).
 SILENT_MS = 2_000
+# Clients try again much sooner than that.
+AWAITED_MS = 30_000
+_TRY_AGAIN = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 class Replication(Protocol):
@@ -61,6 +64,8 @@ class Replication(Protocol):
 
 class Partition(ReadablePartition):
     __slots__ = (
+        "_awaited",
+        "_awaited_since_ms",
         "_dirty_since_ms",
         "_flusher",
         "_has_replicas",
@@ -130,6 +135,9 @@ class Partition(ReadablePartition):
         self._staged: list[Append] = []
         self._staged_bytes = 0
         self._staged_records = 0
+        # Producers, in their epochs, that were told to send a batch again, and how.
+        self._awaited: dict[int, tuple[int, BrokerError]] = {}
+        self._awaited_since_ms: int | None = None
         self._unacknowledged = Unacknowledged()
         self.verification = Verification(log)
         self.configure(config)
@@ -311,6 +319,8 @@ class Partition(ReadablePartition):
             self._look_for_contact(is_overdue, now_ms)
         if self._unacknowledged:
             self.expire(now_ms)
+        if self._awaited:
+            self._forget_awaited(now_ms)
         if self.log.is_dirty or self._dirty_since_ms is not None:
             self.flush_if_due(now_ms)
         if self._has_replicas and self.refusal is None:
@@ -449,15 +459,16 @@ class Partition(ReadablePartition):
     ) -> None:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.refusal is not None:
-            raise self.refusal
+            raise self._turned_away(header, self.refusal)
         if self.is_forsaken:
-            raise not_leading(self.topic_partition)
+            raise self._turned_away(header, not_leading(self.topic_partition))
         if acks == ACKS_ALL:
             if len(self._isr.members) < self.min_isr:
-                raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
+                too_few = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
+                raise self._turned_away(header, too_few)
         elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
             # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.
-            raise not_leading(self.topic_partition)
+            raise self._turned_away(header, not_leading(self.topic_partition))
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
@@ -466,11 +477,39 @@ class Partition(ReadablePartition):
             next_offset = base_offset + header.last_offset_delta + 1
             self._staged_bytes += len(batch)
             self._staged_records += header.records_count
+            if self._awaited:
+                self._awaited.pop(header.producer_id, None)
         except DuplicateBatch as original:
             base_offset, next_offset = original.base_offset, original.last_offset + 1
             if self._stamps:
                 log_append_time_ms = original.timestamp
+        except BrokerError as error:
+            raise self._in_turn(header, error) from error
         self._staged.append(Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
+
+    def _turned_away(self, header: BatchHeader, error: BrokerError) -> BrokerError:
+        """`error`, which a client answers by sending the batch again. Until it does, what it had sent behind it is out
+        of order, by no fault of its own.
+        """
+        if header.producer_id >= 0 and error.code in _TRY_AGAIN:
+            self._awaited[header.producer_id] = header.producer_epoch, error
+        return error
+
+    def _in_turn(self, header: BatchHeader, error: BrokerError) -> BrokerError:
+        """What a batch that cannot be staged is refused with. Told that it is out of order behind one that was turned
+        away, librdkafka takes a new epoch, and sends all that it has not heard of under new numbers, that which is
+        here too. Told to try again, it does so with the old numbers.
+        """
+        epoch, earlier = self._awaited.get(header.producer_id, (-1, error))
+        is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return earlier if is_gap and epoch == header.producer_epoch else error
+
+    def _forget_awaited(self, now_ms: int) -> None:
+        if self._awaited_since_ms is None:
+            self._awaited_since_ms = now_ms
+        elif now_ms - self._awaited_since_ms >= AWAITED_MS:
+            self._awaited.clear()
+            self._awaited_since_ms = None
 
     def append_marker(
         self, marker: EndMarker, transaction_version: int, now_ms: int, appender: Appender, slot: int
