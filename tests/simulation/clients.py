@@ -51,6 +51,8 @@ PRODUCE_VERSION, FETCH_VERSION, COMMIT_VERSION, OFFSET_FETCH_VERSION = 9, 12, 8,
 INIT_VERSION, TRANSACTIONAL_PRODUCE_VERSION, END_VERSION = 5, 12, 5
 TRANSACTION_TIMEOUT_MS = 5_000
 TIMEOUT_MS = 1_500
+# Above what the controller gives to those who ask, as transactions do.
+NEVER_ALLOCATED = 1 << 40
 PAUSE_S = (0.01, 0.5)
 
 _R = TypeVar("_R", bound=Response)
@@ -102,7 +104,7 @@ class Producer(Client):
         super().__init__(name, cluster)
         self.where = where
         self.acks = acks
-        self.producer_id = 1_000 + number if acks == -1 else -1
+        self.producer_id = NEVER_ALLOCATED + number if acks == -1 else -1
         self.sequence = 0
         self.acknowledged = 0
 
