@@ -293,8 +293,11 @@ class Fetcher:
                 try:
                     partition.log.append_replicated(view, follower.leader_epoch, self._clock.now_ms())
                 except BeginsEarlier as early:
+                    epoch = follower.leader_epoch
                     await self._shorten(partition, follower.begins_earlier(early.base_offset))
-                    partition.log.append_replicated(view, follower.leader_epoch, self._clock.now_ms())
+                    if partition.follower is not follower or follower.leader_epoch != epoch:
+                        return  # another leads by now, perhaps this broker: what the last one sent is not for its log
+                    partition.log.append_replicated(view, epoch, self._clock.now_ms())
         except BrokerError as error:
             log.warning("not appended", extra={"partition": str(partition.topic_partition), "reason": error.message})
             if follower.not_appended(error, self._clock.monotonic_ms()) is None:

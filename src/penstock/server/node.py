@@ -231,7 +231,8 @@ class Node:
         await self._spoilt.tell_losses(self._data)
         self._tasks.spawn(self._spoilt.watch(), name="spoilt")
         await self._session.become(SessionState.SERVING)
-        await self._service.take_part()
+        with contextlib.suppress(BrokerError):  # the campaign says why, and tries again
+            await self._service.take_part()
         await self._partitions.caught_up()
 
     def _assemble(self) -> Broker:
