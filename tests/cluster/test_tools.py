@@ -10,7 +10,7 @@ from penstock.cli.connection import Cluster as Brokers
 from penstock.controller.commands import ResourceType
 from tests.cli.conftest import QuickTools
 from tests.cluster.finding import all_are_known, create_topic_over, stored
-from tests.testkit import Cluster
+from tests.testkit import Cluster, eventually
 
 # So long that it cannot end while a test looks at a broker that is dead and has its session still.
 LONG_SESSION_MS = 60_000
@@ -63,3 +63,23 @@ def test_given_the_throttle_of_a_command_that_was_stopped_when_it_is_run_again_t
 
         assert [stored(cluster, f"broker-configs/{each}")["configs"] for each in (1, 2)] == [{}, {}]
         assert "throttled" not in str(stored(cluster, f"topics/{topic_name}")["configs"])
+
+
+def test_given_a_leader_that_has_died_when_a_topic_is_described_then_what_is_known_is_shown(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with Cluster.start(tmp_path, brokers=2) as cluster:
+        all_are_known(cluster)
+        create_topic_over(cluster, topic_name, (1,), (2,))
+        cluster[1].kill()
+        tools = QuickTools(cluster.bootstrap)
+
+        def rows() -> list[list[str]]:
+            return [line.split() for line in tools.lines("topic", "describe", topic_name)[-2:]]
+
+        rows()  # at once, while the dead broker still leads
+        eventually(lambda: [row[1] for row in rows()] == ["none", "2"], 30)
+
+        assert [row[-2:] for row in rows()] == [["-", "-"], ["0", "0"]]
+        document = json.loads(tools.output("topic", "describe", topic_name, "--json"))
+        assert [each["end_offset"] for each in document[0]["partitions"]] == [None, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +20,7 @@ from penstock.cli.client import (
     pairs,
     reason,
 )
+from penstock.cli.group_view import NOTHING
 from penstock.cli.options import AsJson
 from penstock.cli.terminal import print_columns, print_json
 from penstock.core.internal_topics import INTERNAL_TOPICS
@@ -32,6 +35,8 @@ Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=Fa
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic key to set.")]
 
 BROKER_DEFAULT = -1
+_AGAIN_AFTER_S = 0.2
+_ATTEMPTS = 5
 
 # librdkafka prints topic ids in plain base64, Kafka in the URL-safe one.
 _URL_SAFE = str.maketrans("+/", "-_")
@@ -100,8 +105,7 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show a topic's partitions, replicas, offsets and the keys that were set for it."""
-    admin = admin_client(bootstrap, client_config)
-    described = [_description(admin, found, timeout) for found in _describe(admin, topics, timeout)]
+    described = _descriptions(lambda: admin_client(bootstrap, client_config), topics, timeout)
     if json:
         print_json(described)
         return
@@ -187,7 +191,45 @@ def _summary(topic: TopicDescription) -> dict[str, object]:
     return {"topic": topic.name, "partitions": len(topic.partitions), "replicas": replicas}
 
 
+def _descriptions(admin: Callable[[], AdminClient], names: list[str], timeout: float) -> list[dict[str, Any]]:
+    """Looks again while leaders change, with another client: one that was told of a controller that is dead, or of such
+    a leader, waits for it as long as it may.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    passing = (
+        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE),
+        *(KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT),
+    )
+    deadline = time.monotonic() + timeout
+    while True:
+        client = admin()
+        try:
+            return [_description(client, found, timeout / _ATTEMPTS) for found in _found(client, names, timeout)]
+        except KafkaException as refused:
+            if refused.args[0].code() not in passing or time.monotonic() >= deadline:
+                fail(reason(refused.args[0]))
+        time.sleep(_AGAIN_AFTER_S)
+
+
+def _found(admin: AdminClient, names: list[str], timeout: float) -> list[TopicDescription]:
+    """Raises KafkaException while leaders change; a topic that is not there ends the command."""
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+    futures = admin.describe_topics(TopicCollection(names), request_timeout=timeout / _ATTEMPTS)
+    found = []
+    for name in names:
+        try:
+            found.append(futures[name].result())
+        except KafkaException as refused:
+            if refused.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
+                fail(f'topic "{name}": {reason(refused.args[0])}')
+            raise
+    return found
+
+
 def _description(admin: AdminClient, topic: TopicDescription, timeout: float) -> dict[str, Any]:
+    """Raises KafkaException when a leader does not say its offsets."""
     from confluent_kafka.admin import OffsetSpec
 
     first = _offsets(admin, topic, OffsetSpec.earliest(), timeout)  # type: ignore[no-untyped-call]
@@ -198,8 +240,8 @@ def _description(admin: AdminClient, topic: TopicDescription, timeout: float) ->
             "leader": partition.leader.id if partition.leader else None,
             "replicas": [node.id for node in partition.replicas],
             "isr": [node.id for node in partition.isr],
-            "log_start_offset": first[partition.id],
-            "end_offset": end[partition.id],
+            "log_start_offset": first.get(partition.id),
+            "end_offset": end.get(partition.id),
         }
         for partition in topic.partitions
     ]
@@ -213,11 +255,12 @@ def _description(admin: AdminClient, topic: TopicDescription, timeout: float) ->
 
 
 def _offsets(admin: AdminClient, topic: TopicDescription, spec: Any, timeout: float) -> dict[int, int]:
+    """Of the partitions that somebody leads."""
     from confluent_kafka import TopicPartition
 
-    asked = {TopicPartition(topic.name, partition.id): spec for partition in topic.partitions}
-    futures = admin.list_offsets(asked, request_timeout=timeout)
-    return {partition.partition: answer(str(partition), future).offset for partition, future in futures.items()}
+    asked = {TopicPartition(topic.name, partition.id): spec for partition in topic.partitions if partition.leader}
+    futures = admin.list_offsets(asked, request_timeout=timeout) if asked else {}
+    return {partition.partition: future.result().offset for partition, future in futures.items()}
 
 
 def _overrides(admin: AdminClient, topic: str, timeout: float) -> dict[str, str]:
@@ -242,8 +285,7 @@ def _print_description(document: dict[str, Any]) -> None:
             "none" if partition["leader"] is None else partition["leader"],
             ",".join(map(str, partition["replicas"])),
             ",".join(map(str, partition["isr"])),
-            partition["log_start_offset"],
-            partition["end_offset"],
+            *(NOTHING if partition[key] is None else partition[key] for key in ("log_start_offset", "end_offset")),
         )
         for partition in document["partitions"]
     ]
