@@ -21,6 +21,7 @@ from penstock.protocol.messages.reassignments import (
 from tests.cluster.finding import create_topic_over, leader_of, states_of
 from tests.testkit import Cluster, RawClient, eventually
 from tests.testkit.asking import fetch, values_of
+from tests.testkit.broker_process import BrokerDied
 
 ROOT = Path(__file__).parents[2]
 # The last commit of format 1 (penstock.version), in which no partition could be moved.
@@ -98,7 +99,7 @@ def is_in_sync(cluster: Cluster, topic: str) -> bool:
 
 
 def test_given_brokers_of_the_last_release_when_they_are_upgraded_one_by_one_then_nothing_stops_and_nothing_is_lost(
-    old_cluster: Cluster, topic_name: str
+    old_cluster: Cluster, last_release: Path, topic_name: str
 ) -> None:
     cluster = old_cluster
     create_topic_over(cluster, topic_name, ALL)
@@ -125,3 +126,8 @@ def test_given_brokers_of_the_last_release_when_they_are_upgraded_one_by_one_the
     with RawClient(cluster[leader_of(cluster, topic_name)].address) as client:
         assert values_of(fetch(client, topic_name)) == producing.sent
     assert finalized(cluster, 1).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    cluster[1].stop()
+    cluster[1].environment["PYTHONPATH"] = str(last_release)
+    with pytest.raises(BrokerDied):
+        cluster[1].restart()
+    assert "run the release that wrote it, or a newer one" in cluster[1].log_text()

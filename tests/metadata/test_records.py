@@ -42,7 +42,7 @@ EXAMPLES: list[VersionedRecord] = [
     PartitionRecord(replicas=(BrokerId(1), BrokerId(2)), isr=(BrokerId(1),), leader=None, leader_epoch=7),
     ProducerIdsRecord(next_producer_id=2000),
     BrokerConfigsRecord(configs={"num.partitions": "3"}),
-    FeaturesRecord(levels={"penstock.version": 1}),
+    FeaturesRecord.of({"penstock.version": 1}),
 ]
 
 
@@ -56,13 +56,24 @@ def test_given_a_record_when_stored_and_read_then_it_is_the_same(record: Version
 
 @pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
 def test_given_a_value_of_a_newer_release_when_read_then_refused_by_key_and_version(record: VersionedRecord) -> None:
-    newer = json.dumps({**json.loads(records.encode(record)), "version": 2}).encode()
+    known = type(record).VERSION
+    newer = json.dumps({**json.loads(records.encode(record)), "version": known + 1}).encode()
     of_another_shape = b'{"version": 9, "replicas": "changed beyond recognition"}'
 
-    with pytest.raises(InvalidMetadata, match="'some/key' has version 2, this release reads up to 1"):
+    with pytest.raises(InvalidMetadata, match=f"'some/key' has version {known + 1}, this release reads up to {known}"):
         records.decode(type(record), "some/key", newer)
     with pytest.raises(InvalidMetadata, match="version 9"):
         records.decode(type(record), "some/key", of_another_shape)
+
+
+@pytest.mark.parametrize(("level", "version"), [(1, 1), (2, 2)])
+def test_given_features_that_the_first_release_must_not_meet_when_stored_then_it_cannot_read_them(
+    level: int, version: int
+) -> None:
+    record = FeaturesRecord.of({"penstock.version": level})
+
+    assert json.loads(records.encode(record))["version"] == version
+    assert records.decode(FeaturesRecord, "features", records.encode(record)) == record
 
 
 def test_given_a_field_added_within_the_version_when_read_then_it_is_ignored() -> None:

@@ -52,7 +52,7 @@ def initialize_cluster(command: InitializeCluster, image: ClusterImage, seed: by
     if image.cluster_id is None:
         newest = {name: highest for name, (_, highest) in SUPPORTED_FEATURES.items()}
         writes.put(CLUSTER_KEY, ClusterRecord(cluster_id=command.cluster_id), mod_revision=0)
-        writes.put(FEATURES_KEY, FeaturesRecord(levels=newest), mod_revision=0)
+        writes.put(FEATURES_KEY, FeaturesRecord.of(newest), mod_revision=0)
     if image.cluster_key is None:
         key = blake2b(b"cluster key " + seed, digest_size=CLUSTER_KEY_BYTES).digest()
         writes.put(CLUSTER_KEY_KEY, ClusterKeyRecord(key=b64encode(key).decode()), mod_revision=0)

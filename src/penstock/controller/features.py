@@ -45,7 +45,7 @@ def update_features(command: UpdateFeatures, image: ClusterImage) -> Decision[tu
         for broker_id in image.brokers:
             key = broker_key(broker_id)
             writes.expect(key, image.mod_revisions[key])
-        record = FeaturesRecord(levels=levels)
+        record = FeaturesRecord.of(levels)
         writes.put(FEATURES_KEY, record, mod_revision=image.mod_revisions.get(FEATURES_KEY, 0))
     return Decision(writes.transactions(), tuple(results))
 

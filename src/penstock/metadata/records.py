@@ -166,9 +166,19 @@ class BrokerConfigsRecord(VersionedRecord, frozen=True, kw_only=True):
 
 
 class FeaturesRecord(VersionedRecord, frozen=True, kw_only=True):
-    """Finalized feature levels."""
+    """Finalized feature levels.
+
+    The first release does not compare them with what it knows, but it reads no record of a version above its own: from
+    penstock.version 2 on this one keeps it out.
+    """
+
+    VERSION: ClassVar[int] = 2
 
     levels: dict[str, int]
+
+    @staticmethod
+    def of(levels: dict[str, int]) -> FeaturesRecord:
+        return FeaturesRecord(levels=levels, version=2 if levels.get("penstock.version", 0) >= 2 else 1)
 
 
 Record = TypeVar("Record", bound=VersionedRecord)
