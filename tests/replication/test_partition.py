@@ -122,6 +122,24 @@ async def test_given_a_crash_when_the_log_is_opened_then_what_was_never_flushed_
     assert after.log.flushed_offset == 1
 
 
+async def test_given_a_topic_left_to_the_page_cache_when_its_log_is_opened_after_a_crash_then_nobody_waits_for_the_disk(
+    tmp_path: Path,
+) -> None:
+    files = Files(2, "test")
+    before = a_partition(tmp_path / "orders-0", files, flush_messages=NEVER)
+    await until(lambda: not before.log.is_dirty)  # the files of a new partition
+    append(before, Told(), 0, acks=1)
+    before._write()
+
+    after, told = a_partition(tmp_path / "orders-0", files, flush_messages=NEVER, clean=False), Told()
+    append(after, told, 0, acks=ACKS_ALL)
+    after._write()
+
+    assert told.outcomes == {0: 1}
+    assert not after._flusher.is_busy(after.log)
+    assert (after.high_watermark.offset, after.log.flushed_offset) == (2, 0)
+
+
 async def test_given_a_deadline_that_passes_then_the_outcome_is_unknown_and_says_so(tmp_path: Path) -> None:
     partition, told = a_partition(tmp_path / "orders-0", Files(2, "test")), Told()
     append(partition, told, 0, acks=ACKS_ALL, deadline_ms=1_000)

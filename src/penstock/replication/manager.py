@@ -202,8 +202,9 @@ class ReplicaManager:
         await self._open(
             [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))], logs
         )
-        # What a crash left in the page cache only is flushed before anybody sees it.
-        await self._flusher.reach({each.log: each.log.log_end_offset for each in self.all() if each.log.is_dirty})
+        # What a crash left in the page cache only is flushed before anybody sees it, in topics whose records are
+        # acknowledged from the disk. Gigabytes of the others would hold up the start, and add nothing they promise.
+        await self._flusher.reach({each.log: each.log.log_end_offset for each in self.all() if each.flushes})
         for path in await self._files.run(self._data.deleted):
             self._tasks.spawn(self._remove_files(path), name="remove-deleted")
         self._tasks.spawn(self._carry_out(), name="follow-image")

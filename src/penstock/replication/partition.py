@@ -141,8 +141,8 @@ class Partition(ReadablePartition):
         self._unacknowledged = Unacknowledged()
         self.verification = Verification(log)
         self.configure(config)
-        if log.is_dirty:
-            self.flush()
+        if log.is_dirty and (self.flushes or log.flushed_offset == log.log_end_offset):
+            self.flush()  # what a crash left; records that the topic leaves to the page cache stay there
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config
