@@ -20,7 +20,7 @@ from penstock.controller.commands import (
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
-from penstock.metadata.image import difference
+from penstock.metadata.image import ClusterImage, difference
 from penstock.protocol.batch import place
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.manager import ReplicaManager
@@ -200,6 +200,37 @@ async def test_given_a_disk_that_is_full_when_a_replica_is_to_begin_anew_then_it
 
         await until(lambda: any(name.endswith("-spoilt") for name in directories(tmp_path)))
         await until(lambda: manager.by_name[b"orders"][0] not in (None, first))
+
+
+async def test_given_a_replica_that_begins_anew_in_one_session_after_another_then_only_what_was_damaged_is_kept(
+    tmp_path: Path,
+) -> None:
+    cluster = ACluster(ONE, TWO).with_features()
+    cluster.create("orders", -1, -1, assignments=((0, (TWO, ONE)),))
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        damaged = with_record(manager)
+        epoch = cluster.image.session_epoch(ONE)
+        assert epoch is not None
+        lost = ResignedReplica(damaged.topic_id, 0, ONE, is_spoilt=True)
+
+        async def follows(before: ClusterImage) -> Partition:
+            manager.follow(before, cluster.image, difference(before, cluster.image))
+            await manager.caught_up()
+            return manager.find("orders", 0)
+
+        before = cluster.image
+        cluster.ask(ResignReplicas(ONE, epoch, (lost,)))
+        copy = await follows(before)
+        before = cluster.image
+        cluster.broker_starts(ONE)
+        copy_in_next_session = await follows(before)
+
+        assert damaged is not copy is not copy_in_next_session
+        await until(lambda: not any(name.endswith("-delete") for name in directories(tmp_path)))
+        ours, (kept,) = "orders-0", [name for name in directories(tmp_path) if name.endswith("-spoilt")]
+        assert directories(tmp_path) == [ours, kept]
+        assert (tmp_path / kept / "00000000000000000000.log").stat().st_size > 0
 
 
 async def test_given_a_log_that_is_damaged_where_it_was_committed_to_when_started_then_it_is_under_suspicion(

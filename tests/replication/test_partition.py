@@ -20,7 +20,8 @@ from penstock.replication.appends import ACKS_ALL
 from penstock.replication.fetch_session import Serving
 from penstock.replication.follower import FetchAnswer
 from penstock.replication.isr import Proposal
-from penstock.replication.partition import AWAITED_MS, SILENT_MS, Partition
+from penstock.replication.partition import SILENT_MS, Partition
+from penstock.replication.turned_away import AWAITED_MS
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick

@@ -4,16 +4,16 @@ Topics appear here after their logs are open and disappear before their files go
 it. Changes of the image are carried out one after another, by one task; `caught_up` waits for it.
 
 A partition that is reassigned comes and goes in the same way, alone: its slot among those of its topic is empty when
-it is not here. It may come back before its files are gone, so who opens a log looks whether one has to go first.
+it is not here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
@@ -28,6 +28,8 @@ from penstock.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from penstock.replication.anew import Anew
+from penstock.replication.departures import POLL_S, Departures, Doomed, until_at_rest
 from penstock.replication.follower import StartAnew, Truncate
 from penstock.replication.partition import Partition
 from penstock.replication.replicas import Replicas
@@ -44,19 +46,8 @@ from penstock.storage.log_dirs import DataDirectory
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-FLUSH_POLL_S = 0.01
-NO_EPOCH = -1
 
 Partitions = list[Partition | None]
-Key = tuple[TopicId, int]
-
-
-class Doomed(NamedTuple):
-    """Files that are to go: of a topic that was deleted, or of a partition that is on other brokers now."""
-
-    topic_id: TopicId
-    topic_partition: TopicPartition
-    is_leaving: bool = False
 
 
 class PartitionListener(Protocol):
@@ -99,22 +90,15 @@ class ReplicaManager:
         self._serving: Mapping[BrokerId, int] = {}
         self._changes: deque[tuple[ClusterImage, ImageDelta]] = deque()
         self._checkpointing = asyncio.Lock()
-        self._to_delete: list[Doomed] = []
+        self._departures = Departures(data, self._checkpointing, flusher=flusher, files=files, tasks=tasks)
+        self._anew = Anew(broker_id)
         self._to_open: list[tuple[TopicImage, int]] = []
         self._is_carrying_out = False
         # Topics deleted while changes are being carried out: one of them may be about to be opened.
         self._removed: set[TopicId] = set()
-        # Partitions reassigned to others whose files have yet to go, and how many times.
-        self._leaving: Counter[tuple[TopicId, int]] = Counter()
-        self._removed_partitions: list[Partition] = []
         self._caught_up = asyncio.Event()
         self._caught_up.set()
         self._listeners: list[PartitionListener] = []
-        # Of the replicas that are spoilt: those that have begun anew, and in which session of this broker; after it
-        # they may have been in sync, and spoilt again, without this broker hearing of that.
-        self._begun_anew: dict[Key, int | None] = {}
-        # Those that this process found to be so, by the leader epoch: in a later one the leader knows it too.
-        self._spoilt_in: dict[Key, int] = {}
 
     def add_listener(self, listener: PartitionListener) -> None:
         """Before `start`, so that it hears of every partition."""
@@ -205,8 +189,7 @@ class ReplicaManager:
         # What a crash left in the page cache only is flushed before anybody sees it, in topics whose records are
         # acknowledged from the disk. Gigabytes of the others would hold up the start, and add nothing they promise.
         await self._flusher.reach({each.log: each.log.log_end_offset for each in self.all() if each.flushes})
-        for path in await self._files.run(self._data.deleted):
-            self._tasks.spawn(self._remove_files(path), name="remove-deleted")
+        self._departures.remove(await self._files.run(self._data.deleted))
         self._tasks.spawn(self._carry_out(), name="follow-image")
 
     async def _without_unassigned(self, logs: dict[TopicPartition, Log]) -> dict[TopicPartition, Log]:
@@ -261,20 +244,13 @@ class ReplicaManager:
 
     async def _carry_out(self) -> None:
         """What cannot be done now, for want of space or descriptors, is tried again and holds up nothing else."""
-        while self._changes or self._to_delete or self._to_open:
+        while self._changes or self._departures or self._to_open:
             if self._changes:
                 image, delta = self._changes.popleft()
-                self._to_delete += [
-                    Doomed(topic.topic_id, TopicPartition(topic.name, index))
-                    for topic in delta.topics_deleted
-                    for index in range(len(topic.partitions))
-                ]
-                for change in delta.partitions_changed:
-                    if self._leaves(change):
-                        self._to_delete.append(Doomed(change.topic_id, change.topic_partition, is_leaving=True))
-                self._to_open += [*self._added(image, delta), *self._due_anew(image, delta)]
+                self._departures.due(self._doomed(delta))
+                self._to_open += [*self._added(image, delta), *self._anew.due(image, delta)]
             try:
-                await self._delete_files()
+                await self._departures.carry_out()
                 await self._open_next()
             except OSError as error:
                 log.error("partitions are not as they should be, trying again", extra={"error": error})
@@ -284,6 +260,14 @@ class ReplicaManager:
         self._removed.clear()
         self._is_carrying_out = False
         self._caught_up.set()
+
+    def _doomed(self, delta: ImageDelta) -> Iterator[Doomed]:
+        for topic in delta.topics_deleted:
+            for index in range(len(topic.partitions)):
+                yield Doomed(topic.topic_id, TopicPartition(topic.name, index))
+        for change in delta.partitions_changed:
+            if self._leaves(change):
+                yield Doomed(change.topic_id, change.topic_partition, is_leaving=True)
 
     async def _open_next(self) -> None:
         while self._to_open:
@@ -299,14 +283,15 @@ class ReplicaManager:
             topic_partition = TopicPartition(topic.name, index)
             if self._broker_id not in image.replicas:
                 continue
-            if self._is_due_anew(self._image, topic.topic_id, index):
+            if self._anew.is_due((topic.topic_id, index), self._image):
                 await self._set_aside(topic, index, found.get(topic_partition))
             elif self._has(topic.topic_id, index):
                 continue
             if topic_partition in self._data.failed:
                 continue  # said when it was opened; clients are told that the partition is not available
             config = self._topic_config(topic)
-            opened = None if self._has_begun_anew((topic.topic_id, index)) else found.get(topic_partition)
+            has_begun = self._anew.has_begun((topic.topic_id, index), self._image)
+            opened = None if has_begun else found.get(topic_partition)
             if opened is not None and topic_partition in self._data.without_id:
                 await self._files.run(self._data.adopt, opened, topic.topic_id)
             if opened is None:
@@ -320,7 +305,7 @@ class ReplicaManager:
 
     def _is_wanted(self, topic: TopicImage, index: int) -> bool:
         """Whether its log may be opened, as far as the image has come: not while one of that name has yet to go."""
-        if topic.topic_id in self._removed or self._leaving[topic.topic_id, index]:
+        if topic.topic_id in self._removed or self._departures.is_leaving(topic.topic_id, index):
             return False
         current = self._image.topics_by_id.get(topic.topic_id, topic)
         return self._broker_id in current.partitions[index].replicas
@@ -328,41 +313,6 @@ class ReplicaManager:
     def _has(self, topic_id: TopicId, index: int) -> bool:
         partitions = self.by_id.get(topic_id, [])
         return index < len(partitions) and partitions[index] is not None
-
-    async def _delete_files(self) -> None:
-        """Renamed at once, so that the names are free again; removed in the background."""
-        if not self._to_delete:
-            return
-        # Flushes and compaction write by name, and the name may soon be another log's.
-        removed, self._removed_partitions = self._removed_partitions, []
-        while any(self._is_busy(each) for each in removed):  # noqa: ASYNC110 - no news of that
-            await asyncio.sleep(FLUSH_POLL_S)
-        gone = list(self._to_delete)
-        async with self._checkpointing:
-            paths = await self._files.run(self._data.set_deleted, [each.topic_partition for each in gone])
-        del self._to_delete[: len(gone)]
-        for doomed in gone:
-            if doomed.is_leaving:
-                self._leaving[doomed.topic_id, doomed.topic_partition.partition] -= 1
-        self._leaving += Counter()  # without the zeros
-        for path in paths:
-            self._tasks.spawn(self._remove_files(path), name="remove-deleted")
-
-    def _is_busy(self, partition: Partition) -> bool:
-        return self._flusher.is_busy(partition.log) or partition.log.cleaning.is_busy or partition.is_shortening
-
-    async def _remove_files(self, path: str) -> None:
-        """Tried for as long as it takes: nobody else would before the next start."""
-        is_said = False
-        while True:
-            try:
-                await self._files.run(self._data.remove, path)
-                return
-            except OSError as error:
-                if not is_said:
-                    log.error("a deleted partition's files are still there, trying again", extra={"error": error})
-                is_said = True
-            await asyncio.sleep(RETRY_S)
 
     # Beginning anew
 
@@ -373,59 +323,36 @@ class ReplicaManager:
             self._tell(partition, began=False)
         if self._replicas is not None:
             self._replicas.forget(partition)
-        self._begun_anew.pop(key, None)
-        self._spoilt_in[key] = partition.leader_epoch
+        self._anew.found(key, partition.leader_epoch)
         partition.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic_partition}: {reason}"))
 
     def is_spoilt(self, partition: Partition) -> bool:
         """Whether `spoilt` was said of it."""
-        return (partition.topic_id, partition.topic_partition.partition) in self._spoilt_in
-
-    def _has_begun_anew(self, key: Key) -> bool:
-        return key in self._begun_anew and self._begun_anew[key] == self._image.session_epoch(self._broker_id)
-
-    def _due_anew(self, image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
-        """Those to begin anew by this change: they became so, or somebody leads them now."""
-        topics = image.topics.values() if delta.sessions_changed else ()
-        changed = [(change.topic_id, change.topic_partition.partition) for change in delta.partitions_changed]
-        keys = [(each.topic_id, index) for each in topics for index in range(len(each.partitions))]
-        due = [key for key in dict.fromkeys([*keys, *changed]) if self._is_due_anew(image, *key)]
-        return [(image.topics_by_id[topic_id], index) for topic_id, index in due]
-
-    def _is_due_anew(self, image: ClusterImage, topic_id: TopicId, index: int) -> bool:
-        """Another broker leads it, which knows that nothing counts of what this one had."""
-        topic = image.topics_by_id.get(topic_id)
-        if topic is None or index >= len(topic.partitions):
-            return False
-        partition, key = topic.partitions[index], (topic_id, index)
-        return (
-            self._broker_id in partition.spoilt
-            and not self._has_begun_anew(key)
-            and image.leader_of(partition) not in (None, self._broker_id)
-            and partition.leader_epoch > self._spoilt_in.get(key, NO_EPOCH)
-        )
+        return self._anew.is_found((partition.topic_id, partition.topic_partition.partition))
 
     async def _set_aside(self, topic: TopicImage, index: int, found: Log | None) -> None:
         topic_partition, key = TopicPartition(topic.name, index), (topic.topic_id, index)
         partitions = self.by_id.get(topic.topic_id, [])
         partition = partitions[index] if index < len(partitions) else None
         spoilt = found if partition is None else partition.log
+        is_copy = self._anew.had_begun(key)
         if partition is not None:
             self.spoilt(partition, "its log is set aside")
-            self._spoilt_in[key] = NO_EPOCH  # still due, should the disk refuse it now
+            self._anew.is_due_whenever(key)  # should the disk refuse it now
             while partition.is_shortening:  # noqa: ASYNC110 - no news of that
-                await asyncio.sleep(FLUSH_POLL_S)
+                await asyncio.sleep(POLL_S)
         if spoilt is not None:
             spoilt.delete()
-            while self._flusher.is_busy(spoilt) or spoilt.cleaning.is_busy:  # noqa: ASYNC110 - no news of that
-                await asyncio.sleep(FLUSH_POLL_S)
+            await until_at_rest(spoilt, self._flusher)
         async with self._checkpointing:
             if partition is not None:
                 partitions[index] = None
-            name = await self._files.run(self._data.set_spoilt_aside, topic_partition)
-        self._begun_anew[key] = self._image.session_epoch(self._broker_id)
-        self._spoilt_in.pop(key, None)
-        log.warning("replica begins anew", extra={"partition": str(topic_partition), "kept_as": name})
+            kept_as = None if is_copy else await self._files.run(self._data.set_spoilt_aside, topic_partition)
+        if is_copy:
+            # It had begun anew already when its session ended: nobody misses what it had copied since.
+            await self._departures.now(topic_partition)
+        self._anew.begins(key, self._image)
+        log.warning("replica begins anew", extra={"partition": str(topic_partition), "kept_as": kept_as})
 
     # Checkpoints
 
@@ -471,14 +398,13 @@ class ReplicaManager:
 
     def _change(self, change: PartitionChange) -> None:
         """Of a partition that is there; one that is about to be added looks at the image itself."""
-        if self._broker_id not in change.after.spoilt:
-            self._begun_anew.pop((change.topic_id, change.topic_partition.partition), None)
         partitions = self.by_id.get(change.topic_id, [])
         index = change.topic_partition.partition
         partition = partitions[index] if index < len(partitions) else None
-        if self._leaves(change):
-            self._spoilt_in.pop((change.topic_id, index), None)
-            self._leaving[change.topic_id, index] += 1
+        leaves = self._leaves(change)
+        self._anew.changed(change, leaves=leaves)
+        if leaves:
+            self._departures.leaves(change.topic_id, index)
             if partition is not None:
                 partitions[index] = None
                 log.info("partition is on other brokers now", extra={"partition": str(change.topic_partition)})
@@ -538,7 +464,7 @@ class ReplicaManager:
         if self._replicas is None:
             return
         leader, key = image.leader, (partition.topic_id, partition.topic_partition.partition)
-        is_spoilt = self._broker_id in image.spoilt and not self._has_begun_anew(key)
+        is_spoilt = self._broker_id in image.spoilt and not self._anew.has_begun(key, self._image)
         if leader is None or leader == self._broker_id or is_spoilt:
             self._replicas.forget(partition)
             return
@@ -551,8 +477,7 @@ class ReplicaManager:
         """A follower has what its leader has not: it goes, and no checkpoint may say that it was there."""
         each, follower = partition.log, partition.follower
         assert follower is not None
-        while self._flusher.is_busy(each) or each.cleaning.is_busy:  # noqa: ASYNC110 - no news of that
-            await asyncio.sleep(FLUSH_POLL_S)
+        await until_at_rest(each, self._flusher)
         now_ms = self._clock.now_ms()
         try:
             if isinstance(step, Truncate):
@@ -596,6 +521,7 @@ class ReplicaManager:
     def _remove(self, topic: TopicImage) -> None:
         """Deleted: gone for clients now, its files a little later."""
         self._removed.add(topic.topic_id)
+        self._anew.deleted(topic)
         partitions = self.by_id.pop(topic.topic_id, None)
         if partitions is None:
             return
@@ -614,7 +540,7 @@ class ReplicaManager:
             self._replicas.forget(partition)
         partition.fail(error)
         partition.log.delete()
-        self._removed_partitions.append(partition)
+        self._departures.retired(partition)
 
     def _added(self, image: ClusterImage, delta: ImageDelta) -> list[tuple[TopicImage, int]]:
         added = []

@@ -11,7 +11,6 @@ What must stay true:
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -28,8 +27,10 @@ from penstock.replication.admission import AdmissionLanes
 from penstock.replication.appends import ACKS_ALL, Append, Appender, Unacknowledged
 from penstock.replication.follower import Follower, FollowerState
 from penstock.replication.isr import Isr, Proposal
+from penstock.replication.positions import KnownPositions, position_or
 from penstock.replication.readable_partition import ReadablePartition, not_leading
 from penstock.replication.throttle import is_listed
+from penstock.replication.turned_away import TurnedAway
 from penstock.replication.verification import Verification
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -40,12 +41,8 @@ from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import LogPosition
 from penstock.storage.producers import DuplicateBatch
 
-WRITES_REMEMBERED = 64
 # Followers ask again twice a second (replica.fetch.wait.max.ms).
 SILENT_MS = 2_000
-# Clients try again much sooner than that.
-AWAITED_MS = 30_000
-_TRY_AGAIN = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 class Replication(Protocol):
@@ -64,13 +61,12 @@ class Replication(Protocol):
 
 class Partition(ReadablePartition):
     __slots__ = (
-        "_awaited",
-        "_awaited_since_ms",
         "_dirty_since_ms",
         "_flusher",
         "_has_replicas",
         "_is_plain",
         "_isr",
+        "_positions",
         "_replication",
         "_replication_factor",
         "_staged",
@@ -79,8 +75,8 @@ class Partition(ReadablePartition):
         "_stamps",
         "_tick",
         "_told_removable_end",
+        "_turned_away",
         "_unacknowledged",
-        "_written",
         "admission",
         "broker_id",
         "config",
@@ -114,7 +110,10 @@ class Partition(ReadablePartition):
         # topic asks for.
         high_watermark = log.flushed_position if config.flush_messages == 1 else log.end_position
         if committed_offset is not None and committed_offset < log.log_end_offset:
-            high_watermark = _committed_position(log, committed_offset)
+            # A log that is damaged there must not keep the broker from starting: others may be sound.
+            first = log.segments[0].base_offset
+            committed_offset = max(committed_offset, log.log_start_offset)
+            high_watermark = position_or(log, committed_offset, LogPosition(first, first, 0))
         super().__init__(topic_partition, log, high_watermark)
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
@@ -124,8 +123,7 @@ class Partition(ReadablePartition):
         self._replication = replication
         self._has_replicas = False
         self._replication_factor = 1
-        # Where recent writes ended, if there are other replicas: the high watermark will come to most of these places.
-        self._written: deque[LogPosition] = deque(maxlen=WRITES_REMEMBERED)
+        self._positions = KnownPositions(log)
         # As the leader last said.
         self._told_removable_end = 0
         self.broker_id = broker_id
@@ -135,9 +133,7 @@ class Partition(ReadablePartition):
         self._staged: list[Append] = []
         self._staged_bytes = 0
         self._staged_records = 0
-        # Producers, in their epochs, that were told to send a batch again, and how.
-        self._awaited: dict[int, tuple[int, BrokerError]] = {}
-        self._awaited_since_ms: int | None = None
+        self._turned_away = TurnedAway()
         self._unacknowledged = Unacknowledged()
         self.verification = Verification(log)
         self.configure(config)
@@ -175,7 +171,7 @@ class Partition(ReadablePartition):
         self.follower = None
         self.is_forsaken = False
         self.leader_epoch = state.leader_epoch
-        self._written.clear()
+        self._positions.forget()
         if not self._has_replicas:
             self.high_watermark = self._held_position()
         self._isr = Isr(
@@ -214,8 +210,7 @@ class Partition(ReadablePartition):
         self.is_forsaken = False
         if self._staged:
             self._write()
-        # What is cut off as a follower, and written anew, ends elsewhere.
-        self._written.clear()
+        self._positions.forget()
         self._refuse(self.offline or not_leading(self.topic_partition))
 
     def follow(self, leader_epoch: int) -> Follower:
@@ -230,11 +225,9 @@ class Partition(ReadablePartition):
     def followed(self) -> None:
         """The follower's log has grown or was cut: what is committed here is what the follower says."""
         assert self.follower is not None
-        end = self.log.end_position
-        if self._written and end.offset < self._written[-1].offset:
-            self._written.clear()  # cut off, and what is written in its place ends elsewhere
-        self._written.append(end)
-        before, self.high_watermark = self.high_watermark, self._position_at(self.follower.high_watermark)
+        self._positions.written(self.log.end_position)
+        before = self.high_watermark
+        self.high_watermark = self._positions.at(self.follower.high_watermark, before)
         if self.high_watermark.offset < before.offset:
             self._stable_position = self.high_watermark
             self._stable_seen = self.last_stable_offset
@@ -319,8 +312,8 @@ class Partition(ReadablePartition):
             self._look_for_contact(is_overdue, now_ms)
         if self._unacknowledged:
             self.expire(now_ms)
-        if self._awaited:
-            self._forget_awaited(now_ms)
+        if self._turned_away:
+            self._turned_away.forget_old(now_ms)
         if self.log.is_dirty or self._dirty_since_ms is not None:
             self.flush_if_due(now_ms)
         if self._has_replicas and self.refusal is None:
@@ -389,22 +382,8 @@ class Partition(ReadablePartition):
 
     def _recounted(self, rose: bool) -> None:
         if rose:
-            self._committed_up_to(self._position_at(self._isr.high_watermark))
+            self._committed_up_to(self._positions.at(self._isr.high_watermark, self.high_watermark))
             self._unacknowledged.committed(self.high_watermark.offset, self.log.log_start_offset)
-
-    def _position_at(self, offset: int) -> LogPosition:
-        for known in (self.log.end_position, self.log.flushed_position, self.high_watermark):
-            if known.offset == offset:
-                return known
-        while self._written and self._written[0].offset <= offset:
-            known = self._written.popleft()
-            if known.offset == offset:
-                return known
-        try:
-            return self.log.position_of(offset)
-        except BrokerError as error:
-            self.log.suspicion = error.message  # whether it is damaged is found out by whoever looks into that
-            return self.high_watermark
 
     @property
     def is_led_for_others(self) -> bool:
@@ -459,16 +438,16 @@ class Partition(ReadablePartition):
     ) -> None:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.refusal is not None:
-            raise self._turned_away(header, self.refusal)
+            raise self._turned_away.told(header, self.refusal)
         if self.is_forsaken:
-            raise self._turned_away(header, not_leading(self.topic_partition))
+            raise self._turned_away.told(header, not_leading(self.topic_partition))
         if acks == ACKS_ALL:
             if len(self._isr.members) < self.min_isr:
                 too_few = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
-                raise self._turned_away(header, too_few)
+                raise self._turned_away.told(header, too_few)
         elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
             # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.
-            raise self._turned_away(header, not_leading(self.topic_partition))
+            raise self._turned_away.told(header, not_leading(self.topic_partition))
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
@@ -477,39 +456,15 @@ class Partition(ReadablePartition):
             next_offset = base_offset + header.last_offset_delta + 1
             self._staged_bytes += len(batch)
             self._staged_records += header.records_count
-            if self._awaited:
-                self._awaited.pop(header.producer_id, None)
+            if self._turned_away:
+                self._turned_away.came(header)
         except DuplicateBatch as original:
             base_offset, next_offset = original.base_offset, original.last_offset + 1
             if self._stamps:
                 log_append_time_ms = original.timestamp
         except BrokerError as error:
-            raise self._in_turn(header, error) from error
+            raise self._turned_away.instead_of(header, error) from error
         self._staged.append(Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
-
-    def _turned_away(self, header: BatchHeader, error: BrokerError) -> BrokerError:
-        """`error`, which a client answers by sending the batch again. Until it does, what it had sent behind it is out
-        of order, by no fault of its own.
-        """
-        if header.producer_id >= 0 and error.code in _TRY_AGAIN:
-            self._awaited[header.producer_id] = header.producer_epoch, error
-        return error
-
-    def _in_turn(self, header: BatchHeader, error: BrokerError) -> BrokerError:
-        """What a batch that cannot be staged is refused with. Told that it is out of order behind one that was turned
-        away, librdkafka takes a new epoch, and sends all that it has not heard of under new numbers, that which is
-        here too. Told to try again, it does so with the old numbers.
-        """
-        epoch, earlier = self._awaited.get(header.producer_id, (-1, error))
-        is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        return earlier if is_gap and epoch == header.producer_epoch else error
-
-    def _forget_awaited(self, now_ms: int) -> None:
-        if self._awaited_since_ms is None:
-            self._awaited_since_ms = now_ms
-        elif now_ms - self._awaited_since_ms >= AWAITED_MS:
-            self._awaited.clear()
-            self._awaited_since_ms = None
 
     def append_marker(
         self, marker: EndMarker, transaction_version: int, now_ms: int, appender: Appender, slot: int
@@ -540,7 +495,7 @@ class Partition(ReadablePartition):
             for waiter in list(self.replica_waiters):
                 waiter.arrived(size)
         if self._has_replicas:
-            self._written.append(end)
+            self._positions.written(end)
         if self.flushes:
             self._unacknowledged.written(staged, self.high_watermark.offset, self.log.log_start_offset)
             if size or self._unacknowledged:
@@ -587,7 +542,7 @@ class Partition(ReadablePartition):
         if isr.held(self.broker_id, position.offset):
             # With one replica the offset that became committed is always the one just reported.
             is_here = isr.high_watermark == position.offset
-            self._committed_up_to(position if is_here else self._position_at(isr.high_watermark))
+            self._committed_up_to(position if is_here else self._positions.at(isr.high_watermark, self.high_watermark))
         self._unacknowledged.committed(self.high_watermark.offset, self.log.log_start_offset)
 
     def _committed_up_to(self, position: LogPosition) -> None:
@@ -624,13 +579,3 @@ class Partition(ReadablePartition):
             )
         self.log.move_log_start(target)
         return self.log.log_start_offset
-
-
-def _committed_position(log: Log, committed_offset: int) -> LogPosition:
-    """A log that is damaged there must not keep the broker from starting: others may be sound."""
-    try:
-        return log.position_of(max(committed_offset, log.log_start_offset))
-    except BrokerError as error:
-        log.suspicion = error.message
-        first = log.segments[0].base_offset
-        return LogPosition(first, first, 0)
