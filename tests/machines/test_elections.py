@@ -349,8 +349,20 @@ def test_given_a_replica_that_is_another_brokers_when_one_resigns_for_it_then_on
 
     assert refused is not None
     assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.broker_dies(THREE)
+    after(cluster)
     assert resigned(cluster, THREE, is_spoilt=True, speaker=ONE) is None
     assert cluster.partition("orders").spoilt == (THREE,)
+
+
+def test_given_a_replica_that_is_in_sync_again_when_its_leader_gives_it_up_too_late_then_it_stays() -> None:
+    cluster = a_cluster()
+
+    refused = resigned(cluster, THREE, is_spoilt=True, speaker=ONE)
+
+    assert refused is not None
+    assert refused.code is ErrorCode.INELIGIBLE_REPLICA
+    assert cluster.partition("orders").spoilt == ()
 
 
 class BrokersThatComeAndGo(RuleBasedStateMachine):

@@ -70,6 +70,8 @@ def _find(resigned: ResignedReplica, speaker: BrokerId, image: ClusterImage) -> 
         raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{what} is not led by broker {speaker}")
     if resigned.replica not in partition.replicas:
         raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"broker {resigned.replica} holds nothing of {what}")
+    if speaker != resigned.replica and resigned.replica in partition.isr:
+        raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"broker {resigned.replica} is in sync with {what} again")
     if resigned.is_spoilt and len(partition.replicas) == 1:
         raise BrokerError(ErrorCode.INELIGIBLE_REPLICA, f"{what} has no other replica")
     return topic, partition

@@ -318,7 +318,9 @@ class Shard(Generic[M]):
 
     def _lose(self, error: BrokerError) -> None:
         """The log did not take what the machine had decided."""
-        log.error("coordinator lost an append, loading again", extra=self._described(error))
+        # Replicas come and go; a log that takes nothing is another matter.
+        level = logging.ERROR if error.code is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
+        log.log(level, "coordinator lost an append, loading again", extra=self._described(error))
         self._forget(_told(error))
         if self._closed is None:
             self._tasks.spawn(self._reload(), name=f"load-{self.partition.topic_partition}")

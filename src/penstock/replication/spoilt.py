@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 LOOK_S = 2.0
+# For a cluster that is being upgraded.
+UPGRADE_S = 30.0
 # All of a log is read each time, and some suspicions do not go away: those of a sole replica.
 LOOK_AGAIN_MS = 60_000
 # A replica of a compacted topic is waited for as long as its tombstones would be kept anyway, and through a repair.
@@ -40,7 +42,6 @@ _FINAL = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.INELIGIBLE_REPLICA,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    # A cluster that is being upgraded, which does without this until it is.
     ErrorCode.UNSUPPORTED_VERSION,
 )
 
@@ -75,7 +76,7 @@ class SpoiltReplicas:
         self._clock = clock
         self._tasks = tasks
         self._give_up_at_ms = 0
-        # When each was read last.
+        # When each was read that was read not long ago.
         self._looked_at_ms: dict[tuple[TopicId, int], int] = {}
 
     async def tell_losses(self, data: DataDirectory) -> None:
@@ -94,14 +95,25 @@ class SpoiltReplicas:
             except BrokerError as unheard:
                 errors = [unheard] * len(remaining)
             refused = [(each, error) for each, error in zip(remaining, errors, strict=True) if error is not None]
-            for each, error in refused:
-                log.warning(
-                    "the controller has not heard of a replica that must not lead",
-                    extra={"topic_id": each.topic_id.hex(), "partition": each.partition, "reason": error.message},
-                )
-            remaining = [each for each, error in refused if error.code not in _FINAL]
+            remaining = [again for each, error in refused if (again := self._refused(each, error)) is not None]
             if remaining:
                 await asyncio.sleep(RETRY_S)
+
+    def _refused(self, lost: Lost, error: BrokerError) -> Lost | None:
+        """What to tell instead, soon."""
+        log.warning(
+            "the controller has not heard of a replica that must not lead",
+            extra={"topic_id": lost.topic_id.hex(), "partition": lost.partition, "reason": error.message},
+        )
+        if lost.is_spoilt and error.code is ErrorCode.UNSUPPORTED_VERSION:
+            # A cluster that is being upgraded cannot have it begin anew yet, but can do without it until then.
+            self._tasks.spawn(self._tell_later(lost), name="resign-after-upgrade")
+            return lost._replace(is_spoilt=False) if lost.replica is None else None
+        return None if error.code in _FINAL else lost
+
+    async def _tell_later(self, lost: Lost) -> None:
+        await asyncio.sleep(UPGRADE_S)
+        await self.tell([lost])
 
     def _found_at_start(self, data: DataDirectory) -> list[Lost]:
         """Logs that could not be opened, and those that may lack something; of those that others have too."""
@@ -166,7 +178,8 @@ class SpoiltReplicas:
     async def _look_at(self, partition: Partition) -> None:
         suspected = partition.log
         key, now_ms = (partition.topic_id, partition.topic_partition.partition), self._clock.monotonic_ms()
-        if now_ms < self._looked_at_ms.get(key, -LOOK_AGAIN_MS) + LOOK_AGAIN_MS:
+        self._looked_at_ms = {each: at for each, at in self._looked_at_ms.items() if now_ms < at + LOOK_AGAIN_MS}
+        if key in self._looked_at_ms:
             return
         self._looked_at_ms[key] = now_ms
         reason, suspected.suspicion = suspected.suspicion, None
