@@ -138,7 +138,7 @@ class Partition(ReadablePartition):
         self.verification = Verification(log)
         self.configure(config)
         if log.is_dirty and (self.flushes or log.flushed_offset == log.log_end_offset):
-            self.flush()  # what a crash left; records that the topic leaves to the page cache stay there
+            self.flush()  # what a crash left; a topic left to the page cache waits for housekeeping
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config
