@@ -128,7 +128,7 @@ async def test_given_a_topic_left_to_the_page_cache_when_its_log_is_opened_after
 ) -> None:
     files = Files(2, "test")
     before = a_partition(tmp_path / "orders-0", files, flush_messages=NEVER)
-    await until(lambda: not before.log.is_dirty)  # the files of a new partition
+    await until(lambda: not before._flusher.is_busy(before.log))  # the files of a new partition
     append(before, Told(), 0, acks=1)
     before._write()
 
@@ -139,6 +139,21 @@ async def test_given_a_topic_left_to_the_page_cache_when_its_log_is_opened_after
     assert told.outcomes == {0: 1}
     assert not after._flusher.is_busy(after.log)
     assert (after.high_watermark.offset, after.log.flushed_offset) == (2, 0)
+
+
+async def test_given_flush_ms_when_so_much_time_has_passed_then_what_was_written_is_flushed(tmp_path: Path) -> None:
+    partition = a_partition(tmp_path / "orders-0", Files(2, "test"), flush_messages=NEVER)
+    await until(lambda: not partition._flusher.is_busy(partition.log))  # the files of a new partition
+    partition.configure(topic_config({"flush.messages": str(NEVER), "flush.ms": "1000"}, BrokerConfig()))
+    append(partition, Told(), 0, acks=1)
+    partition._write()
+
+    for now_ms in (0, 999):
+        partition.look_around(now_ms, is_overdue=False)
+        assert not partition._flusher.is_busy(partition.log)
+    partition.look_around(1_000, is_overdue=False)
+
+    await until(lambda: partition.log.flushed_offset == 1)
 
 
 async def test_given_a_deadline_that_passes_then_the_outcome_is_unknown_and_says_so(tmp_path: Path) -> None:

@@ -29,42 +29,39 @@ class Append(NamedTuple):
 
 
 class Unacknowledged:
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[Append] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: deque[Append] = deque()
 
     def wait(self, appends: Iterable[Append]) -> None:
         """Until they are committed, whatever they asked for."""
-        self._waiting.extend(appends)
+        self.waiting.extend(appends)
 
     def written(self, appends: Iterable[Append], committed_offset: int, log_start_offset: int) -> None:
         """acks=1 is acknowledged with that; acks=all waits for the high watermark."""
         for append in appends:
             if append.acks == ACKS_ALL and append.next_offset > committed_offset:
-                self._waiting.append(append)
+                self.waiting.append(append)
             else:
                 append.appender.appended(append.slot, append.base_offset, append.log_append_time_ms, log_start_offset)
 
     def committed(self, committed_offset: int, log_start_offset: int) -> None:
         # A duplicate may stand behind records newer than itself; waiting for those too costs it nothing but a moment.
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and waiting[0].next_offset <= committed_offset:
             append = waiting.popleft()
             append.appender.appended(append.slot, append.base_offset, append.log_append_time_ms, log_start_offset)
 
     def expire(self, now_ms: int, error: BrokerError) -> None:
         """Those whose time is up."""
-        expired = [append for append in self._waiting if append.deadline_ms <= now_ms]
+        expired = [append for append in self.waiting if append.deadline_ms <= now_ms]
         if expired:
-            self._waiting = deque(append for append in self._waiting if append.deadline_ms > now_ms)
+            self.waiting = deque(append for append in self.waiting if append.deadline_ms > now_ms)
             _fail(expired, error)
 
     def fail(self, error: BrokerError) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self.waiting = self.waiting, deque()
         _fail(waiting, error)
 
 

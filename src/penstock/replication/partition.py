@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
+from penstock.core.config_values import LONG_MAX
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicId, TopicPartition
 from penstock.core.internal_topics import INTERNAL_TOPICS
@@ -63,6 +64,7 @@ class Partition(ReadablePartition):
     __slots__ = (
         "_dirty_since_ms",
         "_flusher",
+        "_flushes_in_time",
         "_has_replicas",
         "_is_plain",
         "_isr",
@@ -146,6 +148,7 @@ class Partition(ReadablePartition):
         self.log.config = LogConfig.of(config)
         self._is_plain = self.limits.is_plain and not self.is_internal
         self._stamps = config.is_log_append_time
+        self._flushes_in_time = config.flush_ms < LONG_MAX
         self._count_needed()
         self._isr.min_isr = self.min_isr
         partition = self.topic_partition.partition
@@ -310,11 +313,11 @@ class Partition(ReadablePartition):
         """
         if is_overdue or self.is_forsaken:
             self._look_for_contact(is_overdue, now_ms)
-        if self._unacknowledged:
+        if self._unacknowledged.waiting:
             self.expire(now_ms)
-        if self._turned_away:
+        if self._turned_away.awaited:
             self._turned_away.forget_old(now_ms)
-        if self.log.is_dirty or self._dirty_since_ms is not None:
+        if self._flushes_in_time:
             self.flush_if_due(now_ms)
         if self._has_replicas and self.refusal is None:
             self.look_at_replicas(now_ms)
@@ -456,7 +459,7 @@ class Partition(ReadablePartition):
             next_offset = base_offset + header.last_offset_delta + 1
             self._staged_bytes += len(batch)
             self._staged_records += header.records_count
-            if self._turned_away:
+            if self._turned_away.awaited:
                 self._turned_away.came(header)
         except DuplicateBatch as original:
             base_offset, next_offset = original.base_offset, original.last_offset + 1
@@ -498,7 +501,7 @@ class Partition(ReadablePartition):
             self._positions.written(end)
         if self.flushes:
             self._unacknowledged.written(staged, self.high_watermark.offset, self.log.log_start_offset)
-            if size or self._unacknowledged:
+            if size or self._unacknowledged.waiting:
                 self.flush()
         else:
             if self._has_replicas:
@@ -554,7 +557,7 @@ class Partition(ReadablePartition):
 
     def expire(self, now_ms: int) -> None:
         """Tell whoever waited past their deadline that it is unknown whether the records will be committed."""
-        if self._unacknowledged:
+        if self._unacknowledged.waiting:
             self._unacknowledged.expire(
                 now_ms,
                 BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"{self.topic_partition}: not committed within the timeout"),
@@ -567,7 +570,7 @@ class Partition(ReadablePartition):
 
     @property
     def is_quiet(self) -> bool:
-        return not self._staged and not self._unacknowledged
+        return not self._staged and not self._unacknowledged.waiting
 
     def delete_records_before(self, offset: int) -> int:
         """DeleteRecords: -1 means everything committed. Returns the new log start offset."""

@@ -16,35 +16,32 @@ _TRY_AGAIN = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 class TurnedAway:
-    __slots__ = ("_awaited", "_since_ms")
+    __slots__ = ("_since_ms", "awaited")
 
     def __init__(self) -> None:
         # By producer: its epoch, and what it was told.
-        self._awaited: dict[int, tuple[int, BrokerError]] = {}
+        self.awaited: dict[int, tuple[int, BrokerError]] = {}
         self._since_ms: int | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._awaited)
 
     def told(self, batch: BatchHeader, error: BrokerError) -> BrokerError:
         """`error`, remembered if a client answers it by sending the batch again."""
         if batch.producer_id >= 0 and error.code in _TRY_AGAIN:
-            self._awaited[batch.producer_id] = batch.producer_epoch, error
+            self.awaited[batch.producer_id] = batch.producer_epoch, error
         return error
 
     def instead_of(self, batch: BatchHeader, error: BrokerError) -> BrokerError:
         """What a batch is refused with that the log did not take."""
-        epoch, earlier = self._awaited.get(batch.producer_id, (-1, error))
+        epoch, earlier = self.awaited.get(batch.producer_id, (-1, error))
         is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         return earlier if is_gap and epoch == batch.producer_epoch else error
 
     def came(self, batch: BatchHeader) -> None:
-        self._awaited.pop(batch.producer_id, None)
+        self.awaited.pop(batch.producer_id, None)
 
     def forget_old(self, now_ms: int) -> None:
         """To be asked from time to time while there are any."""
         if self._since_ms is None:
             self._since_ms = now_ms
         elif now_ms - self._since_ms >= AWAITED_MS:
-            self._awaited.clear()
+            self.awaited.clear()
             self._since_ms = None
