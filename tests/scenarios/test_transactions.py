@@ -206,7 +206,7 @@ def test_given_many_transactional_ids_when_some_are_fenced_aborted_or_time_out_t
 def test_given_a_transaction_that_nobody_ends_when_its_time_is_up_then_it_is_aborted_and_its_producer_fenced(
     client: RawClient, topic_name: str
 ) -> None:
-    producer = a_producer(client, topic_name, transaction_timeout_ms=300)
+    producer = a_producer(client, topic_name, transaction_timeout_ms=2_000)
     producer.write(topic_name, b"left behind")
     other = a_producer(client, f"{topic_name}-other")
     other.write(topic_name, b"behind it")
