@@ -102,6 +102,40 @@ def test_given_a_flipped_bit_anywhere_in_the_tail_when_opened_then_the_log_ends_
         assert_is_prefix(log, original, start)
 
 
+def test_given_a_file_cut_inside_a_batch_when_opened_then_it_may_be_a_write_that_was_never_finished(
+    new_log: NewLog, tmp_path: Path
+) -> None:
+    crashed = Crashed(a_log_with_a_tail(new_log), tmp_path)
+    original = crashed.content[ACTIVE]
+    last = list(split(original))[-1][0]
+
+    for length in range(last + 1, len(original)):
+        report = crashed.open_with(ACTIVE, original[:length]).recovery_report
+
+        assert report is not None
+        assert (report.is_torn, report.truncated_bytes) == (True, length - last)
+
+
+@pytest.mark.parametrize("which", [-1, -2, -20])
+def test_given_any_bit_of_a_length_flipped_when_opened_then_it_is_damage_and_no_write_that_was_never_finished(
+    new_log: NewLog, tmp_path: Path, which: int
+) -> None:
+    """A length that leads beyond the file, with a whole batch before it."""
+    crashed = Crashed(a_log_with_a_tail(new_log), tmp_path)
+    original = crashed.content[ACTIVE]
+    start = list(split(original))[which][0]
+
+    for bit in range(32):
+        damaged = bytearray(original)
+        damaged[start + 11 - bit // 8] ^= 1 << bit % 8
+
+        log = crashed.open_with(ACTIVE, bytes(damaged))
+
+        assert_is_prefix(log, original, start)
+        assert log.recovery_report is not None
+        assert not log.recovery_report.is_torn, bit
+
+
 @pytest.mark.parametrize("length", [1, 11, 60, 61, 62, 4_096, 65_536])
 def test_given_zeros_behind_the_last_batch_when_opened_then_they_are_cut_off(
     new_log: NewLog, tmp_path: Path, length: int

@@ -18,6 +18,7 @@ from penstock.storage.log_file import LogFile
 from penstock.storage.segment import CorruptSegment, LocatedBatch, Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
+_OFFSET_BYTES = 8
 
 
 def sound_batches_of(
@@ -85,12 +86,29 @@ def checked_batches(file: LogFile, position: int, size: int) -> Iterator[Located
 
 
 def is_torn(segment: Segment, position: int) -> bool:
-    """Whether the file ends inside what begins at `position`."""
+    """Whether the file ends inside what begins at `position`, and not just by a length that is damaged."""
     remaining = segment.size - position
     if remaining < HEADER_BYTES:
         return True
-    header = read_header(segment.file().read(HEADER_BYTES, position))
-    return header.magic == MAGIC and header.size > remaining
+    file = segment.file()
+    header = read_header(file.read(HEADER_BYTES, position))
+    if header.magic != MAGIC or header.size <= remaining:
+        return False
+    return not _is_whole(file.read(min(remaining, _CHUNK_BYTES), position), header)
+
+
+def _is_whole(raw: bytes | bytearray, header: BatchHeader) -> bool:
+    """Whether the batch has its CRC if it ends where the next one begins, or with what there is."""
+    following = (header.next_offset % 2**64).to_bytes(_OFFSET_BYTES, "big")  # it may be damaged as well
+    crc, at = 0, CRC_START
+    while at < len(raw):
+        end = raw.find(following, max(at + 1, HEADER_BYTES))
+        end = end if end >= 0 else len(raw)
+        crc = crc32c(raw[at:end], crc)
+        if crc == header.crc:
+            return True
+        at = end
+    return False
 
 
 def _large_batch(file: LogFile, chunk: memoryview, position: int, size: int) -> BatchHeader | None:
