@@ -1,6 +1,6 @@
 """Clients of a cluster that is harmed: producers and readers that write down what they do, and what is made of that.
 
-Producers write to topics on all three brokers with acks=all; nothing of what they were acknowledged may be missing.
+Producers write with acks=all to topics with three replicas; nothing of what they were acknowledged may be missing.
 """
 
 from __future__ import annotations
@@ -118,29 +118,35 @@ class Clients:
         assert any(write.outcome == "ok" for write in history.writes.values())
         for topic in self.topics:
             for partition in range(PARTITIONS):
-                eventually(lambda: self._same_on_all(topic, partition), 10)  # noqa: B023 - called at once
+                eventually(lambda: self._is_same_on_replicas(topic, partition), 10)  # noqa: B023 - called at once
 
     def states(self, broker: Broker) -> Iterator[MetadataResponsePartition]:
+        for topic in self.topics:
+            yield from self._states_of(topic, broker)
+
+    def _states_of(self, topic: str, broker: Broker) -> list[MetadataResponsePartition]:
         with RawClient(broker.address) as client:
-            request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in self.topics])
-            for topic in client.exchange(request, 9, MetadataResponse).topics:
-                assert topic.error_code == 0 and len(topic.partitions) == PARTITIONS, topic
-                yield from topic.partitions
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+            (answer,) = client.exchange(request, 9, MetadataResponse).topics
+        assert answer.error_code == 0 and len(answer.partitions) == PARTITIONS, answer
+        return sorted(answer.partitions, key=lambda each: each.partition_index)
 
     def all_in_sync(self) -> bool:
         """Whoever is asked says that each partition has a leader, and all its replicas in sync."""
-        brokers = self._cluster.ids
         for broker in self._cluster:
             for state in self.states(broker):
-                assert state.leader_id in brokers and sorted(state.isr_nodes) == brokers, (broker.name, state)
+                replicas = sorted(state.replica_nodes)
+                assert state.leader_id in replicas and sorted(state.isr_nodes) == replicas, (broker.name, state)
         return True
 
-    def _same_on_all(self, topic: str, partition: int) -> bool:
-        one, *others = (_log_of(broker, topic, partition) for broker in self._cluster)
-        for broker_id, other in zip(self._cluster.ids[1:], others, strict=True):
+    def _is_same_on_replicas(self, topic: str, partition: int) -> bool:
+        first, *others = self._states_of(topic, self._cluster.running[0])[partition].replica_nodes
+        one = _log_of(self._cluster[first], topic, partition)
+        for broker_id in others:
+            other = _log_of(self._cluster[broker_id], topic, partition)
             differs_at = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
             lengths = f"{len(one)} and {len(other)} bytes, first difference at {differs_at}"
-            assert one == other, f"{topic}-{partition} on brokers 1 and {broker_id}: {lengths}"
+            assert one == other, f"{topic}-{partition} on brokers {first} and {broker_id}: {lengths}"
         return len(one) > 0
 
 

@@ -1,9 +1,11 @@
 """What must be true of a replicated log at any moment, asked of the metadata store and of the files themselves.
 
 - Who is in sync, or eligible, holds every record that a client was acknowledged (and so does whoever leads: it is in
-  sync). Asked in this order: what was acknowledged, who is in sync, what they hold. Each can only rise meanwhile.
+  sync). Asked in this order: what was acknowledged, who is in sync, what they hold. Each can only rise meanwhile,
+  unless a partition moves: who is none of its replicas any more holds nothing, and those that are have to.
 - Replicas in sync have the same bytes, up to what was acknowledged.
-- A leader is in sync; nobody is in sync and eligible; nobody is eligible while enough are in sync.
+- A leader is in sync; nobody is in sync and eligible; nobody is eligible while enough are in sync: two, or one where a
+  partition has one replica, or had, or is to have.
 """
 
 from __future__ import annotations
@@ -49,11 +51,24 @@ class Invariants:
         acknowledged = self._acknowledged()
         stored = self._stored()
         for (topic, partition), offset in acknowledged.items():
-            topic_id = stored[f"topics/{topic}"]["topic_id"]
-            record = stored[f"partitions/{topic_id}/{partition}"]
-            self._check_sets(f"{topic}-{partition}", record)
-            self._check_logs(topic, partition, record, offset + 1)
+            record = _record_of(stored, topic, partition)
+            self._check_sets(f"{topic}-{partition}", record, _leader_of(stored, record))
+            self._check_holders(topic, partition, record, offset + 1)
         self.checks += 1
+
+    def _check_holders(self, topic: str, partition: int, record: Mapping[str, Any], end_offset: int) -> None:
+        members = _holders(record)
+        while True:
+            try:
+                self._check_logs(topic, partition, members, end_offset)
+                return
+            except (AssertionError, FileNotFoundError) as error:
+                error.add_note(f"{record}")
+                record = _record_of(self._stored(), topic, partition)
+                remaining = [member for member in members if member in record["replicas"]]
+                if remaining == members:
+                    raise
+                members = [*remaining, *(member for member in _holders(record) if member not in remaining)]
 
     def _acknowledged(self) -> dict[tuple[str, int], int]:
         highest: dict[tuple[str, int], int] = {}
@@ -63,21 +78,24 @@ class Invariants:
                 highest[key] = max(offset, highest.get(key, -1))
         return highest
 
-    def _check_sets(self, name: str, record: Mapping[str, Any]) -> None:
+    def _check_sets(self, name: str, record: Mapping[str, Any], leader: int | None) -> None:
         isr, eligible = set(record["isr"]), set(record["eligible"])
         assert isr | eligible <= set(record["replicas"]), f"{name}: {record}"
-        assert record["leader"] is None or record["leader"] in isr, f"{name}: {record}"
+        assert leader is None or leader in isr, f"{name}: {record}"
         assert not isr & eligible, f"{name}: {record}"
-        assert not eligible or len(isr) < MIN_ISR, f"{name}: {record}"
+        assert not eligible or len(isr) < _needed(record), f"{name}: {record}"
 
-    def _check_logs(self, topic: str, partition: int, record: Mapping[str, Any], end_offset: int) -> None:
+    def _check_logs(self, topic: str, partition: int, members: Sequence[int], end_offset: int) -> None:
         """All that hold everything hold it up to `end_offset`, byte by byte the same."""
         compared = self._compared[topic, partition]
         first: tuple[int, bytes, int] | None = None
-        for member in (*record["isr"], *record["eligible"]):
-            log = _from(self._cluster[member].data / f"{topic}-{partition}", compared.position)
+        for member in members:
+            directory = self._cluster[member].data / f"{topic}-{partition}"
+            what = f"{topic}-{partition} on broker {member}"
+            size = sum(path.stat().st_size for path in directory.glob("*.log"))
+            assert size >= compared.position, f"{what}: {size} bytes, of which others had {compared.position}"
+            log = _from(directory, compared.position)
             length, reached = _up_to(log, end_offset)
-            what = f"{topic}-{partition} on broker {member}, of {record}"
             held_offset = max(reached, compared.end_offset)
             assert held_offset >= end_offset, f"{what}: acknowledged up to {end_offset}, holds up to {held_offset}"
             first = first or (member, log[:length], held_offset)
@@ -85,6 +103,26 @@ class Invariants:
         if first is not None:
             compared.position += len(first[1])
             compared.end_offset = first[2]
+
+
+def _record_of(stored: Mapping[str, Mapping[str, Any]], topic: str, partition: int) -> Mapping[str, Any]:
+    return stored[f"partitions/{stored[f'topics/{topic}']['topic_id']}/{partition}"]
+
+
+def _leader_of(stored: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]) -> int | None:
+    """Who leads in its session: one that came back in another, and has resigned, is in the record still."""
+    session = stored.get(f"sessions/{record['leader']}")
+    return record["leader"] if session is not None and session["epoch"] == record["leader_broker_epoch"] else None
+
+
+def _holders(record: Mapping[str, Any]) -> list[int]:
+    return [*record["isr"], *record["eligible"]]
+
+
+def _needed(record: Mapping[str, Any]) -> int:
+    """How many have to be in sync for something to be committed."""
+    replicas = set(record["replicas"])
+    return min(MIN_ISR, len(replicas - set(record["adding"])), len(replicas - set(record["removing"])))
 
 
 def _from(directory: Path, position: int) -> bytes:

@@ -4,12 +4,8 @@ every promise, and the replicas against each other.
 
 from __future__ import annotations
 
-import json
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +14,8 @@ from tests.chaos.cluster_clients import CACHED, FLUSHED, PAGE_CACHE, Clients
 from tests.chaos.conftest import rounds
 from tests.chaos.harming import Harming
 from tests.chaos.invariants import Invariants
+from tests.chaos.local import a_cluster, metadata_of, stored
 from tests.chaos.process_harm import ProcessHarm, without_the_lock_of
-from tests.compat.members import group_settings
-from tests.testkit import Cluster, lasting_port
 
 pytestmark = pytest.mark.xdist_group("chaos-cluster")
 
@@ -31,10 +26,10 @@ BROKERS = (1, 2, 3)
 def test_given_three_brokers_when_they_are_killed_paused_and_restarted_then_no_promise_is_broken(
     tmp_path: Path, luck: random.Random
 ) -> None:
-    metadata = tmp_path / "metadata.db"
-    with _a_cluster(tmp_path) as cluster, Clients.fleet_of(cluster, tmp_path, luck) as fleet:
+    metadata = metadata_of(tmp_path)
+    with a_cluster(tmp_path, BROKERS) as cluster, Clients.fleet_of(cluster, tmp_path, luck) as fleet:
         clients = Clients(cluster, fleet, {FLUSHED: {}, CACHED: PAGE_CACHE})
-        invariants = Invariants(cluster, lambda: _stored(metadata), clients.producers)
+        invariants = Invariants(cluster, lambda: stored(metadata), clients.producers)
         harming = Harming(cluster, clients, invariants, luck)
         harming.go_on_for(rounds(short=15, full=300), ProcessHarm(harming, without_the_lock_of(metadata)).kinds)
         clients.finish()
@@ -42,20 +37,3 @@ def test_given_three_brokers_when_they_are_killed_paused_and_restarted_then_no_p
         for line in availability(harming.seconds):
             print(line)
         clients.check()
-
-
-def _a_cluster(tmp_path: Path) -> Cluster:
-    """On ports that are still theirs when they come back."""
-    cluster = Cluster(tmp_path, {"default.replication.factor": 3, **group_settings()})
-    try:
-        for broker_id in BROKERS:
-            cluster.add(broker_id, port=lasting_port())
-    except BaseException as error:
-        cluster.__exit__(type(error), error, None)
-        raise
-    return cluster
-
-
-def _stored(metadata: Path) -> dict[str, Any]:
-    with closing(sqlite3.connect(metadata)) as database:
-        return {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM entries")}
