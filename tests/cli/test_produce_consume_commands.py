@@ -172,6 +172,12 @@ def test_given_follow_when_records_arrive_then_they_are_printed_until_ctrl_c(too
 
 def test_given_a_terminal_and_input_that_takes_long_then_a_progress_bar_is_shown(tools: Tools, topic: str) -> None:
     tools.output("topic", "create", topic)
+
+    _produce_until_a_bar_is_shown(tools, topic)
+
+
+def _produce_until_a_bar_is_shown(tools: Tools, topic: str) -> None:
+    """In the foreground of a terminal of its own."""
     terminal, stderr = pty.openpty()
     os.set_blocking(terminal, False)
     shown = bytearray()
@@ -195,22 +201,30 @@ def test_given_a_terminal_and_input_that_takes_long_then_a_progress_bar_is_shown
 
 
 def test_given_a_terminal_when_the_command_is_in_its_background_then_no_progress_bar_covers_it(
-    tools: Tools, topic: str
+    tools: Tools, topic: str, tmp_path: Path
 ) -> None:
-    tools.output("topic", "create", topic)
-    command = shlex.join(tools.command("produce", topic))
+    for each in (topic, f"{topic}-foreground"):
+        tools.output("topic", "create", each)
+    lines = tmp_path / "lines"
+    os.mkfifo(lines)
     # In a shell with job control, as somebody at a terminal has it.
-    script = f"set -m; (for each in 1 2 3; do echo line; sleep 0.6; done) | {command} & wait"
+    script = f"set -m; {shlex.join(tools.command('produce', topic))} < {shlex.quote(str(lines))} & wait"
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe("bash", ["bash", "-c", script], tools.environment)
+    with lines.open("wb", buffering=0) as writing:
+        writing.write(b"line\n")
+        eventually(lambda: tools.lines("consume", topic) == ["line"], 30)
+        # One that began later takes long enough by now.
+        _produce_until_a_bar_is_shown(tools, f"{topic}-foreground")
+        writing.write(b"line\n")
     shown = b""
     while chunk := _until_closed(terminal):
         shown += chunk
     os.close(terminal)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert f"3 records delivered to {topic}".encode() in shown
+    assert f"2 records delivered to {topic}".encode() in shown
     assert b"\x1b" not in shown
 
 
