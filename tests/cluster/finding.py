@@ -54,6 +54,15 @@ def a_cluster(directory: Path, *, of_the_third: Mapping[str, Any] | None = None,
     return cluster
 
 
+@contextmanager
+def a_pair(directory: Path, topic: str, **settings: Any) -> Iterator[Cluster]:
+    """Two brokers that know each other, and a topic with a partition on each."""
+    with Cluster.start(directory, brokers=2, **settings) as cluster:
+        all_are_known(cluster)
+        create_topic_over(cluster, topic, (1,), (2,))
+        yield cluster
+
+
 def all_are_known(cluster: Cluster) -> None:
     """Every broker that runs has heard of all of them."""
     for broker in cluster.running:

@@ -17,6 +17,7 @@ from tests.cluster.finding import (
     OFFSETS_TOPIC,
     SMALL_INTERNAL_TOPICS,
     STATE_TOPIC,
+    a_pair,
     all_are_known,
     create_topic_over,
     gauge,
@@ -206,9 +207,7 @@ def test_given_auto_heal_when_a_broker_is_killed_for_good_then_its_replicas_are_
 def test_given_a_broker_that_is_drained_when_it_is_cancelled_then_it_gets_replicas_again(
     tmp_path: Path, topic_name: str
 ) -> None:
-    with Cluster.start(tmp_path, brokers=2) as cluster:
-        all_are_known(cluster)
-        create_topic_over(cluster, topic_name, (1,), (2,))
+    with a_pair(tmp_path, topic_name) as cluster:
         tools = QuickTools(cluster.bootstrap)
         tools.output("broker", "drain", 2, "--yes")
         cluster[2].restart()

@@ -9,7 +9,7 @@ from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.connection import Cluster as Brokers
 from penstock.controller.commands import ResourceType
 from tests.cli.conftest import QuickTools
-from tests.cluster.finding import all_are_known, create_topic_over, stored
+from tests.cluster.finding import a_pair, all_are_known, stored
 from tests.testkit import Cluster, eventually
 
 # So long that it cannot end while a test looks at a broker that is dead and has its session still.
@@ -42,9 +42,7 @@ def test_given_a_broker_that_was_just_killed_when_the_cluster_is_described_then_
 def test_given_the_throttle_of_a_command_that_was_stopped_when_it_is_run_again_then_nothing_is_left_of_it(
     tmp_path: Path, topic_name: str
 ) -> None:
-    with Cluster.start(tmp_path, brokers=2) as cluster:
-        all_are_known(cluster)
-        create_topic_over(cluster, topic_name, (1,), (2,))
+    with a_pair(tmp_path, topic_name) as cluster:
         tools = QuickTools(cluster.bootstrap)
         lists = {"leader.replication.throttled.replicas": "0:1", "follower.replication.throttled.replicas": "0:2"}
         rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "1000"}
@@ -68,9 +66,7 @@ def test_given_the_throttle_of_a_command_that_was_stopped_when_it_is_run_again_t
 def test_given_a_leader_that_has_died_when_a_topic_is_described_then_what_is_known_is_shown(
     tmp_path: Path, topic_name: str
 ) -> None:
-    with Cluster.start(tmp_path, brokers=2) as cluster:
-        all_are_known(cluster)
-        create_topic_over(cluster, topic_name, (1,), (2,))
+    with a_pair(tmp_path, topic_name) as cluster:
         cluster[1].kill()
         tools = QuickTools(cluster.bootstrap)
 

@@ -8,13 +8,11 @@ from typing import Annotated
 import typer
 
 from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
-from penstock.cli.cluster import DryRun, Throttle, Yes
 from penstock.cli.cluster_client import ClusterClient
-from penstock.cli.cluster_view import ClusterView, plan_document, print_plan
-from penstock.cli.connection import Cluster, reason
-from penstock.cli.moving import carry_out, parse_rate, take_back_throttle, throttled, wait_until_moved
-from penstock.cli.options import AsJson, confirm
-from penstock.cli.terminal import print_json
+from penstock.cli.cluster_view import ClusterView
+from penstock.cli.connection import reason
+from penstock.cli.moving import Throttle, carry_out, show_plan, take_back_throttle, throttled, wait_until_moved
+from penstock.cli.options import AsJson, DryRun, Yes, confirm
 from penstock.controller.balance import Move, vacated
 from penstock.core.errors import BrokerError
 from penstock.core.internal_topics import INTERNAL_TOPICS
@@ -39,8 +37,7 @@ def drain(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Move everything that a broker holds to others, so that it can be stopped for good. It gets nothing new."""
-    rate = None if throttle is None else parse_rate(throttle)
-    client = ClusterClient(Cluster(bootstrap, timeout))
+    client = ClusterClient.of(bootstrap, timeout)
     view = client.view()
     if view.broker(broker_id) is None:
         fail(f"there is no broker {broker_id}: `penstock cluster describe` shows those there are")
@@ -48,11 +45,7 @@ def drain(
         _cancel(client, view, broker_id)
         return
     moves = _plan(view, broker_id)
-    sizes = client.sizes() if moves else {}
-    if json:
-        print_json(plan_document(moves, sizes))
-    elif moves:
-        print_plan(view, moves, sizes)
+    show_plan(client, view, moves, as_json=json)
     if dry_run:
         return
     if moves:
@@ -60,11 +53,11 @@ def drain(
     client.set_draining(broker_id, True)
     # Topics may have been created before the broker was known to be drained.
     while moves := _plan(view := client.view(), broker_id):
-        with throttled(client, rate, moves):
+        with throttled(client, throttle, moves):
             carry_out(client, moves)
         client.let_preferred_lead(move.topic_partition for move in moves)
     wait_until_moved(client, {each.partition for each in view.partitions if broker_id in each.leaving})
-    if rate is not None:
+    if throttle is not None:
         take_back_throttle(client)
     _tell_what_next(view, broker_id)
 
@@ -104,5 +97,5 @@ def unregister(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Make the cluster forget a broker that has been drained and stopped. Its id can be given to another."""
-    ClusterClient(Cluster(bootstrap, timeout)).unregister(broker_id)
+    ClusterClient.of(bootstrap, timeout).unregister(broker_id)
     print(f"unregistered broker {broker_id}")

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
 from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
 from penstock.cli.cluster_client import ClusterClient
-from penstock.cli.cluster_view import plan_document, print_cluster, print_plan
-from penstock.cli.connection import Cluster
-from penstock.cli.moving import carry_out, parse_rate, take_back_throttle, throttled
-from penstock.cli.options import AsJson, confirm
+from penstock.cli.cluster_view import print_cluster
+from penstock.cli.moving import Throttle, carry_out, show_plan, take_back_throttle, throttled
+from penstock.cli.options import AsJson, DryRun, Yes, confirm
 from penstock.cli.terminal import print_json
 from penstock.controller.balance import rebalanced
 
 app = typer.Typer(
     help="Show the cluster's brokers, spread its partitions over them, end an upgrade.", no_args_is_help=True
 )
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
-Throttle = Annotated[
-    str | None,
-    typer.Option("--throttle", metavar="RATE", help="Bytes a second that each broker may copy, such as 10MB."),
-]
 
 
 @app.command()
@@ -35,7 +26,7 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show the brokers, the controller, partitions that lack replicas or a leader, and how even the load is."""
-    view = ClusterClient(Cluster(bootstrap, timeout)).view()
+    view = ClusterClient.of(bootstrap, timeout).view()
     if json:
         print_json(view.document())
     else:
@@ -44,7 +35,7 @@ def describe(
 
 @app.command()
 def upgrade(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and change nothing.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -53,7 +44,7 @@ def upgrade(
 
     There is no way back: brokers of the old release cannot join it any more.
     """
-    client = ClusterClient(Cluster(bootstrap, timeout))
+    client = ClusterClient.of(bootstrap, timeout)
     changes = [each for each in client.features() if each.highest > each.finalized]
     for each in changes:
         print(f"{each.name}: {each.finalized} -> {each.highest}")
@@ -76,19 +67,14 @@ def rebalance(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Spread replicas and leaders evenly over all brokers, with as few copies as that takes."""
-    rate = None if throttle is None else parse_rate(throttle)
-    client = ClusterClient(Cluster(bootstrap, timeout))
+    client = ClusterClient.of(bootstrap, timeout)
     view = client.view()
     moving = [each for each in view.partitions if each.is_moving]
     if moving:
         fail(f"{len(moving)} partitions are moving already: wait until `penstock cluster describe` shows none")
     moves = rebalanced(view.layout)
     led_by_others = [each.partition for each in view.partitions if each.leader not in (None, each.replicas[0])]
-    sizes = client.sizes() if moves else {}
-    if json:
-        print_json(plan_document(moves, sizes))
-    elif moves:
-        print_plan(view, moves, sizes)
+    show_plan(client, view, moves, as_json=json)
     if not moves and not led_by_others:
         print("penstock: the cluster is balanced, there is nothing to move", file=sys.stderr)
         if throttle is not None and not dry_run:
@@ -99,7 +85,7 @@ def rebalance(
         confirm(f"Let the preferred replicas of {len(led_by_others)} partitions lead?", yes, "moves leaders", "moved")
     else:
         confirm("Move them?", yes, "moves", "moved")
-    with throttled(client, rate, moves):
+    with throttled(client, throttle, moves):
         carry_out(client, moves)
     client.let_preferred_lead({*led_by_others, *(move.topic_partition for move in moves)})
     print(f"penstock: {len(moves)} partitions moved, the cluster is balanced", file=sys.stderr)

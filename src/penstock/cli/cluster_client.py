@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Self
 
 from penstock import __version__
 from penstock.cli.client import fail
@@ -61,6 +62,10 @@ Settings = Mapping[tuple[ResourceType, str], Mapping[str, str | None]]
 class ClusterClient:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+    @classmethod
+    def of(cls, bootstrap: str, timeout_s: float) -> Self:
+        return cls(Cluster(bootstrap, timeout_s))
 
     # Looking
 

@@ -24,7 +24,7 @@ from penstock.cli.group_offsets import BadPlan, Offsets, ResetKind, Selection
 from penstock.cli.group_reset import check_inactive, plan_for, print_plan, reset_of
 from penstock.cli.group_view import assignment_text, print_group
 from penstock.cli.offset_deletion import DeletionRefused, delete_offsets
-from penstock.cli.options import AsJson, TopicChoices, confirm, known_names, topic_selections
+from penstock.cli.options import AsJson, TopicChoices, Yes, confirm, known_names, topic_selections
 from penstock.cli.terminal import print_columns, print_json, shown
 from penstock.core.ids import TopicPartition
 
@@ -138,7 +138,7 @@ def delete(
     groups: Groups,
     offsets: Annotated[bool, typer.Option("--offsets", help="Only the group's offsets of the topics given.")] = False,
     topic: TopicChoices = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     client_config: ClientConfig = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,

@@ -10,10 +10,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Annotated
+
+import typer
 
 from penstock.cli.client import fail
 from penstock.cli.cluster_client import ClusterClient
+from penstock.cli.cluster_view import ClusterView, plan_document, print_plan
 from penstock.cli.connection import NoAnswer
+from penstock.cli.terminal import print_json
 from penstock.controller.balance import Move
 from penstock.controller.commands import ResourceType
 from penstock.core.ids import TopicPartition
@@ -37,6 +42,23 @@ def parse_rate(text: str) -> int:
     if rate < 1:
         fail(f'--throttle takes bytes a second, such as 500k or 10MB, not "{text}"', 2)
     return rate
+
+
+Throttle = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle", metavar="RATE", parser=parse_rate, help="Bytes a second that each broker may copy, such as 10MB."
+    ),
+]
+
+
+def show_plan(client: ClusterClient, view: ClusterView, moves: Sequence[Move], *, as_json: bool) -> None:
+    """As a table only if there is something in it."""
+    sizes = client.sizes() if moves else {}
+    if as_json:
+        print_json(plan_document(moves, sizes))
+    elif moves:
+        print_plan(view, moves, sizes)
 
 
 def carry_out(client: ClusterClient, moves: Sequence[Move]) -> None:

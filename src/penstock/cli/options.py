@@ -12,6 +12,8 @@ from penstock.cli.client import fail
 from penstock.cli.group_offsets import BadPlan, Selection, parse_selection
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change and change nothing.")]
 TopicChoices = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", metavar="TOPIC[:0,1,2]", help="A topic, or some of its partitions; may be repeated."),

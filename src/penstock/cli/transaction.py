@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
 from penstock.cli.connection import Cluster, reason
-from penstock.cli.options import AsJson, TopicChoices, confirm, known_names, topic_selections
+from penstock.cli.options import AsJson, TopicChoices, Yes, confirm, known_names, topic_selections
 from penstock.cli.terminal import print_json, shown
 from penstock.cli.transaction_client import TransactionClient
 from penstock.cli.transaction_view import (
@@ -121,7 +121,7 @@ def abort(
     topic: TopicChoices = None,
     producer_id: ProducerIds = None,
     older_than: OlderThan = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
