@@ -10,7 +10,7 @@ from tests.cli.conftest import Tools
 from tests.testkit.broker_process import BrokerProcess
 
 from penstock.cli.cluster_view import PartitionView
-from penstock.cli.moving import parse_rate
+from penstock.cli.throttling import parse_rate
 from penstock.core.ids import BrokerId, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)

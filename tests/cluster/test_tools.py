@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.connection import Cluster as Brokers
 from penstock.controller.commands import ResourceType
-from tests.cli.conftest import QuickTools
-from tests.cluster.finding import a_pair, all_are_known, stored
+from tests.cli.conftest import QuickTools, Tools
+from tests.cluster.finding import a_pair, all_are_known, create_topic_over, stored, write_to_leader
 from tests.testkit import Cluster, eventually
 
 # So long that it cannot end while a test looks at a broker that is dead and has its session still.
 LONG_SESSION_MS = 60_000
+# A byte a second lets one fetch through, and then none for as long as a test lasts.
+SMALL_FETCHES = {"replica.fetch.max.bytes": 1_000}
 
 
 def test_given_a_broker_that_was_just_killed_when_the_cluster_is_described_then_it_is_the_one_without_an_answer(
@@ -61,6 +67,72 @@ def test_given_the_throttle_of_a_command_that_was_stopped_when_it_is_run_again_t
 
         assert [stored(cluster, f"broker-configs/{each}")["configs"] for each in (1, 2)] == [{}, {}]
         assert "throttled" not in str(stored(cluster, f"topics/{topic_name}")["configs"])
+
+
+def stopped(cluster: Cluster, *arguments: object) -> None:
+    """A command that was interrupted as soon as something moved, which goes on."""
+    tools = Tools(cluster.bootstrap)
+    with subprocess.Popen(tools.command(*arguments), env=tools.environment, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        eventually(ClusterClient.of(cluster.bootstrap, 10).ongoing, 30)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130, running.stderr.read().decode()
+
+
+def fill(cluster: Cluster, *topics: str) -> None:
+    """With more than one fetch can hold."""
+    for topic in topics * 3:
+        write_to_leader(cluster, topic, b"x" * 1_000)
+
+
+def rates(cluster: Cluster) -> list[str | None]:
+    found = [stored(cluster, f"broker-configs/{each}")["configs"] for each in cluster.ids]
+    return [configs.get("leader.replication.throttled.rate") for configs in found]
+
+
+def throttled_replicas(cluster: Cluster, topic: str) -> dict[str, str]:
+    configs = stored(cluster, f"topics/{topic}")["configs"]
+    return {key: value for key, value in configs.items() if "throttled" in key}
+
+
+@pytest.mark.parametrize("command", [("broker", "drain", 1), ("cluster", "rebalance")], ids=["drain", "rebalance"])
+def test_given_moves_under_way_when_the_command_comes_again_with_another_throttle_then_that_is_theirs(
+    tmp_path: Path, topic_name: str, command: tuple[object, ...]
+) -> None:
+    with Cluster.start(tmp_path, brokers=1, **SMALL_FETCHES) as cluster:
+        topics = [f"{topic_name}-{each}" for each in "ab"]
+        for topic in topics:
+            create_topic_over(cluster, topic, (1,))
+        fill(cluster, *topics)
+        cluster.add(2)
+        all_are_known(cluster)
+        stopped(cluster, *command, "--yes", "--throttle", "1")
+        assert rates(cluster) == ["1", "1"]
+
+        Tools(cluster.bootstrap).output(*command, "--yes", "--throttle", "100MB")
+
+        assert ClusterClient.of(cluster.bootstrap, 10).ongoing() == {}
+        assert rates(cluster) == [None, None]
+        assert [throttled_replicas(cluster, topic) for topic in topics] == [{}, {}]
+
+
+def test_given_a_throttled_drain_when_it_is_cancelled_then_its_throttle_goes_and_no_other(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with a_pair(tmp_path, topic_name, **SMALL_FETCHES) as cluster:
+        others = f"{topic_name}-others"
+        create_topic_over(cluster, others, (2,))
+        lists = {"leader.replication.throttled.replicas": "*"}
+        ClusterClient.of(cluster.bootstrap, 10).configure({(ResourceType.TOPIC, others): lists})
+        fill(cluster, topic_name)
+        stopped(cluster, "broker", "drain", 1, "--yes", "--throttle", "1")
+        assert throttled_replicas(cluster, topic_name) != {}
+
+        QuickTools(cluster.bootstrap).output("broker", "drain", 1, "--cancel")
+
+        assert rates(cluster) == [None, None]
+        assert throttled_replicas(cluster, topic_name) == {}
+        assert throttled_replicas(cluster, others) == lists
 
 
 def test_given_a_leader_that_has_died_when_a_topic_is_described_then_what_is_known_is_shown(

@@ -11,8 +11,9 @@ from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap,
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import ClusterView
 from penstock.cli.connection import reason
-from penstock.cli.moving import Throttle, carry_out, show_plan, take_back_throttle, throttled, wait_until_moved
+from penstock.cli.moving import carry_out, show_plan, wait_until_moved
 from penstock.cli.options import AsJson, DryRun, Yes, confirm
+from penstock.cli.throttling import Throttle, take_back_throttle_of_drain, throttled
 from penstock.controller.balance import Move, vacated
 from penstock.core.errors import BrokerError
 from penstock.core.internal_topics import INTERNAL_TOPICS
@@ -56,9 +57,8 @@ def drain(
         with throttled(client, throttle, moves):
             carry_out(client, moves)
         client.let_preferred_lead(move.topic_partition for move in moves)
-    wait_until_moved(client, {each.partition for each in view.partitions if broker_id in each.leaving})
-    if throttle is not None:
-        take_back_throttle(client)
+    with throttled(client, throttle):
+        wait_until_moved(client, {each.partition for each in view.partitions if broker_id in each.leaving})
     _tell_what_next(view, broker_id)
 
 
@@ -77,6 +77,7 @@ def _cancel(client: ClusterClient, view: ClusterView, broker_id: int) -> None:
     leaving = [each.partition for each in view.partitions if broker_id in each.leaving]
     if leaving:
         client.reassign(dict.fromkeys(leaving))
+    take_back_throttle_of_drain(client, broker_id)
     print(f"penstock: broker {broker_id} is not drained any more, {len(leaving)} moves were given up", file=sys.stderr)
 
 

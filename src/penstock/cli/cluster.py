@@ -9,9 +9,10 @@ import typer
 from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import print_cluster
-from penstock.cli.moving import Throttle, carry_out, show_plan, take_back_throttle, throttled
+from penstock.cli.moving import carry_out, show_plan, wait_until_moved
 from penstock.cli.options import AsJson, DryRun, Yes, confirm
 from penstock.cli.terminal import print_json
+from penstock.cli.throttling import Throttle, take_back_throttle, throttled
 from penstock.controller.balance import rebalanced
 
 app = typer.Typer(
@@ -69,9 +70,13 @@ def rebalance(
     """Spread replicas and leaders evenly over all brokers, with as few copies as that takes."""
     client = ClusterClient.of(bootstrap, timeout)
     view = client.view()
-    moving = [each for each in view.partitions if each.is_moving]
-    if moving:
-        fail(f"{len(moving)} partitions are moving already: wait until `penstock cluster describe` shows none")
+    if moving := {each.partition for each in view.partitions if each.is_moving}:
+        if dry_run:
+            fail(f"{len(moving)} partitions are moving already: wait until `penstock cluster describe` shows none")
+        print(f"penstock: {len(moving)} partitions are moving already: waiting for them", file=sys.stderr)
+        with throttled(client, throttle):
+            wait_until_moved(client, moving)
+        view = client.view()
     moves = rebalanced(view.layout)
     led_by_others = [each.partition for each in view.partitions if each.leader not in (None, each.replicas[0])]
     show_plan(client, view, moves, as_json=json)

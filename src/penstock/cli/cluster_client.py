@@ -55,8 +55,10 @@ HOST_KEY = "penstock.host"
 _FINE_FOR_ELECTIONS = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
 
 Targets = Mapping[TopicPartition, Sequence[BrokerId] | None]
+Resource = tuple[ResourceType, str]
+Configs = Mapping[str, str]
 # What to set of a resource; None goes back to the default.
-Settings = Mapping[tuple[ResourceType, str], Mapping[str, str | None]]
+Settings = Mapping[Resource, Mapping[str, str | None]]
 
 
 class ClusterClient:
@@ -149,9 +151,9 @@ class ClusterClient:
                         sizes[where] = max(sizes[where], row.partition_size)
         return dict(sizes)
 
-    def changed(self, keys: Mapping[ResourceType, Sequence[str]]) -> list[tuple[ResourceType, str]]:
-        """Brokers and topics for which one of these keys was set while brokers ran."""
-        found = []
+    def changed(self, keys: Mapping[ResourceType, Sequence[str]]) -> dict[Resource, Configs]:
+        """Brokers and topics for which some of these keys were set while brokers ran, with those."""
+        found: dict[Resource, Configs] = {}
         for node, kind, names in self._resources():
             request = DescribeConfigsRequest(
                 resources=[
@@ -159,12 +161,11 @@ class ClusterClient:
                     for name in names
                 ]
             )
-            found += [
-                (kind, result.resource_name)
-                for result in self._ask(node, request, DescribeConfigsResponse).results
-                if any(row.config_source in _SET_FOR_ONE for row in result.configs)
-            ]
-        return found
+            for result in self._ask(node, request, DescribeConfigsResponse).results:
+                found[kind, result.resource_name] = {
+                    row.name: row.value or "" for row in result.configs if row.config_source in _SET_FOR_ONE
+                }
+        return {resource: configs for resource, configs in found.items() if configs}
 
     def _resources(self) -> Iterator[tuple[Node | None, ResourceType, list[str]]]:
         """With the broker to ask about them, which of a broker that is there is itself."""
