@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Self
 
@@ -49,6 +51,8 @@ from penstock.protocol.messages.reassignments import (
 )
 
 _FEATURES_SINCE = 3
+_KNOWN_WITHIN_S = 5.0
+_AGAIN_AFTER_S = 0.05
 _SET_FOR_ONE = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
 HOST_KEY = "penstock.host"
 # Nothing is wrong when a partition is led as wanted already, or cannot be yet.
@@ -255,7 +259,15 @@ class ClusterClient:
             self._check(f"{what} {row.resource_name}", row.error_code, row.error_message)
 
     def set_draining(self, broker_id: int, draining: bool) -> None:
+        """Returns when the broker knows: it is the one that the next command asks."""
         self.configure({(ResourceType.BROKER, str(broker_id)): {DRAINING_KEY: "true" if draining else None}})
+        node = next((each for each in self._cluster.nodes() if each.id == broker_id), None)
+        deadline = time.monotonic() + _KNOWN_WITHIN_S
+        with suppress(NoAnswer):
+            while (self._configs(broker_id, node).get(DRAINING_KEY) == "true") is not draining:
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(_AGAIN_AFTER_S)
 
     def unregister(self, broker_id: int) -> None:
         answer = self._cluster.ask_any(UnregisterBrokerRequest(broker_id=broker_id), UnregisterBrokerResponse)
