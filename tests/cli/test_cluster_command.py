@@ -9,8 +9,9 @@ import typer
 from tests.cli.conftest import Tools
 from tests.testkit.broker_process import BrokerProcess
 
-from penstock.cli.cluster_view import PartitionView
+from penstock.cli.cluster_view import BrokerView, ClusterView, PartitionView, print_cluster, print_plan
 from penstock.cli.throttling import parse_rate
+from penstock.controller.balance import Move
 from penstock.core.ids import BrokerId, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -96,3 +97,15 @@ def test_given_a_partition_that_moves_then_it_lacks_what_it_had_and_not_what_it_
     partition: PartitionView, lacks: bool
 ) -> None:
     assert partition.lacks_replicas is lacks
+
+
+def test_given_one_of_each_then_what_is_said_of_it_is_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = [BrokerView(each, "localhost:9092", None, True, True, False, "here") for each in (B1, B2)]
+    view = ClusterView("cluster", 1, brokers, [PartitionView(ORDERS, 1, (B1,), (1,))])
+
+    print_cluster(view)
+    print_plan(view, [Move(ORDERS, (B1,), (B2,))], {ORDERS: 1})
+
+    said = capsys.readouterr().out
+    assert "1 partition: 0 under-replicated" in said
+    assert said.endswith("1 partition changes, 1 replica is copied (1 B)\n")

@@ -187,7 +187,7 @@ def test_given_an_aborted_transaction_then_its_marker_its_entry_and_its_producer
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (pack(">hqqqq", 0, 9, 100, 101, 102)[:-1], "33 bytes are no whole number of entries of 34"),
+        (pack(">hqqqq", 0, 9, 100, 101, 102)[:-1], "33 bytes: no whole number of entries of 34"),
         (pack(">hqqqq", 1, 9, 100, 101, 102), "the entry for the marker at 101 has version 1"),
         (2 * pack(">hqqqq", 0, 9, 100, 101, 102), "the entry for the marker at 101 does not rise"),
         (pack(">hqqqq", 0, 8, 100, 101, 102), "the entry names offset 101, which is no marker of producer 8"),

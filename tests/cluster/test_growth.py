@@ -218,7 +218,9 @@ def test_given_a_broker_that_is_drained_when_it_is_cancelled_then_it_gets_replic
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         assert admin.list_topics(timeout=10).topics.keys() == {topic_name}
 
-        tools.output("broker", "drain", 2, "--cancel")
-        tools.output("cluster", "rebalance", "--yes")
+        cancelled = tools.run("broker", "drain", 2, "--cancel").stderr.decode()
+        moved = tools.run("cluster", "rebalance", "--yes").stderr.decode()
 
-        assert sorted(replicas_of(cluster, topic_name)) == [[1], [2]]
+        assert sorted(replicas_of(cluster, topic_name)) == [[1], [2]], moved
+        assert "not drained any more, 0 moves given up" in cancelled
+        assert moved.endswith("1 of 1 partition moved\npenstock: 1 partition moved, the cluster is balanced\n")

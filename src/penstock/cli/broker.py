@@ -13,6 +13,7 @@ from penstock.cli.cluster_view import ClusterView
 from penstock.cli.connection import reason
 from penstock.cli.moving import carry_out, show_plan, wait_until_moved
 from penstock.cli.options import AsJson, DryRun, Yes, confirm
+from penstock.cli.terminal import counted
 from penstock.cli.throttling import Throttle, take_back_throttle_of_drain, throttled
 from penstock.controller.balance import Move, vacated
 from penstock.core.errors import BrokerError
@@ -78,7 +79,8 @@ def _cancel(client: ClusterClient, view: ClusterView, broker_id: int) -> None:
     if leaving:
         client.reassign(dict.fromkeys(leaving))
     take_back_throttle_of_drain(client, broker_id)
-    print(f"penstock: broker {broker_id} is not drained any more, {len(leaving)} moves were given up", file=sys.stderr)
+    given_up = counted(len(leaving), "move")
+    print(f"penstock: broker {broker_id} is not drained any more, {given_up} given up", file=sys.stderr)
 
 
 def _tell_what_next(view: ClusterView, broker_id: int) -> None:

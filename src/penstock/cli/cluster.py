@@ -11,7 +11,7 @@ from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import print_cluster
 from penstock.cli.moving import carry_out, show_plan, wait_until_moved
 from penstock.cli.options import AsJson, DryRun, Yes, confirm
-from penstock.cli.terminal import print_json
+from penstock.cli.terminal import counted, print_json
 from penstock.cli.throttling import Throttle, take_back_throttle, throttled
 from penstock.controller.balance import rebalanced
 
@@ -72,8 +72,8 @@ def rebalance(
     view = client.view()
     if moving := {each.partition for each in view.partitions if each.is_moving}:
         if dry_run:
-            fail(f"{len(moving)} partitions are moving already: wait until `penstock cluster describe` shows none")
-        print(f"penstock: {len(moving)} partitions are moving already: waiting for them", file=sys.stderr)
+            fail(f"{counted(len(moving), 'partition')} still moving: wait until `penstock cluster describe` shows none")
+        print(f"penstock: {counted(len(moving), 'partition')} still moving: waiting for that first", file=sys.stderr)
         with throttled(client, throttle):
             wait_until_moved(client, moving)
         view = client.view()
@@ -87,10 +87,11 @@ def rebalance(
     if dry_run or not (moves or led_by_others):
         return
     if not moves:
-        confirm(f"Let the preferred replicas of {len(led_by_others)} partitions lead?", yes, "moves leaders", "moved")
+        led = counted(len(led_by_others), "partition")
+        confirm(f"Let the preferred replica lead, of {led}?", yes, "moves leaders", "moved")
     else:
         confirm("Move them?", yes, "moves", "moved")
     with throttled(client, throttle, moves):
         carry_out(client, moves)
     client.let_preferred_lead({*led_by_others, *(move.topic_partition for move in moves)})
-    print(f"penstock: {len(moves)} partitions moved, the cluster is balanced", file=sys.stderr)
+    print(f"penstock: {counted(len(moves), 'partition')} moved, the cluster is balanced", file=sys.stderr)

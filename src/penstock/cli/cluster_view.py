@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.cli.group_view import NOTHING
-from penstock.cli.terminal import print_columns
+from penstock.cli.terminal import counted, print_columns
 from penstock.controller.balance import Layout, Move
 from penstock.controller.placement import Candidate
 from penstock.core.ids import BrokerId, TopicPartition
@@ -155,7 +155,7 @@ def print_cluster(view: ClusterView) -> None:
     offline = sum(each.leader is None for each in view.partitions)
     moving = sum(each.is_moving for each in view.partitions)
     print(
-        f"{len(view.partitions)} partitions: {len(lacking)} under-replicated, {offline} without a leader, "
+        f"{counted(len(view.partitions), 'partition')}: {len(lacking)} under-replicated, {offline} without a leader, "
         f"{moving} moving"
     )
     print(f"skew: {_range(view.skew(held))} replicas and {_range(view.skew(leaders))} leaders a broker")
@@ -219,7 +219,9 @@ def print_plan(view: ClusterView, moves: Sequence[Move], sizes: Mapping[TopicPar
     )
     copies = sum(len(move.added) for move in moves)
     total = sum(sizes.get(move.topic_partition, 0) * len(move.added) for move in moves)
-    print(f"{len(moves)} partitions change, {copies} replicas are copied ({size_text(total)})")
+    change = "1 partition changes" if len(moves) == 1 else f"{len(moves)} partitions change"
+    copy = "1 replica is copied" if copies == 1 else f"{copies} replicas are copied"
+    print(f"{change}, {copy} ({size_text(total)})")
 
 
 def _counts(partitions: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> Counter[BrokerId]:

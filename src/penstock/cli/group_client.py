@@ -12,6 +12,7 @@ from penstock.cli.client import answer, fail, reason
 from penstock.cli.connection import Node
 from penstock.cli.group_offsets import LogRange, Offsets
 from penstock.cli.group_view import GroupView, MemberView, partition_views, partitions_of_group
+from penstock.cli.terminal import counted
 from penstock.core.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class GroupClient:
             joined = any(found.error.code() == KafkaError.UNKNOWN_MEMBER_ID for found in refused)
             advice = "; a consumer has joined the group, stop it first" if joined else ""
             listed = "; ".join(f"{found.topic}-{found.partition}: {reason(found.error)}" for found in refused)
-            fail(f'group "{group}": {len(refused)} of {len(partitions)} offsets were not set: {listed}{advice}')
+            fail(f'group "{group}": {len(refused)} of {counted(len(partitions), "offset")} not set: {listed}{advice}')
 
     def _settled(self, group: str, future: Future[Any], send: Callable[[str], Future[Any]]) -> Any:
         """The answer about a group, asked for again while its coordinator is on the way: librdkafka does not."""

@@ -22,7 +22,7 @@ from penstock.cli.group_offsets import (
     select,
 )
 from penstock.cli.group_view import NOTHING
-from penstock.cli.terminal import print_columns, print_json
+from penstock.cli.terminal import counted, print_columns, print_json
 from penstock.core.ids import TopicPartition
 
 _STATES_WITHOUT_MEMBERS = ("Empty", "Dead")
@@ -78,8 +78,10 @@ def check_inactive(client: GroupClient, group: str) -> None:
     (description,) = client.describe([group])
     state, members = state_name(description.state), len(description.members)
     if members or state not in _STATES_WITHOUT_MEMBERS:
-        counted = _counted(members, "member")
-        fail(f'group "{group}" is {state} with {counted}: stop its consumers first, they would commit over the reset')
+        fail(
+            f'group "{group}" is {state} with {counted(members, "member")}: stop its consumers first, they would '
+            "commit over the reset"
+        )
     if state == "Dead":
         _say(f'there is no group "{group}" so far')
 
@@ -120,7 +122,7 @@ def print_plan(group: str, plan: ResetPlan, is_done: bool, json: bool) -> None:
     else:
         print_columns(("TOPIC", "PARTITION", "BEFORE", "AFTER", "MESSAGES"), [_row(move) for move in plan.moves])
     if is_done:
-        _say(f"set {_counted(len(plan.moves), 'offset')} of {group}")
+        _say(f"set {counted(len(plan.moves), 'offset')} of {group}")
     else:
         _say("dry run, nothing was changed: the same command with --execute does it")
 
@@ -140,10 +142,6 @@ def _row(move: Move) -> tuple[object, ...]:
     if move.before is None:
         return (*move.partition, NOTHING, move.after, NOTHING)
     return (*move.partition, move.before, move.after, f"{move.after - move.before:+}")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _say(message: str) -> None:

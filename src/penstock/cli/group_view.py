@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from penstock.cli.connection import Node
-from penstock.cli.terminal import print_columns, shown
+from penstock.cli.terminal import counted, print_columns, shown
 from penstock.core.ids import TopicPartition
 
 NOTHING = "-"
@@ -142,5 +142,5 @@ def _summary(view: GroupView) -> str:
     without_commit = sum(partition.committed is None for partition in view.partitions)
     if not without_commit:
         return f"total lag {view.total_lag}"
-    counted = "1 partition" if without_commit == 1 else f"{without_commit} partitions"
-    return f"total lag {view.total_lag}, without {counted} that nothing is committed for"
+    without = counted(without_commit, "partition")
+    return f"total lag {view.total_lag}, without {without} that nothing is committed for"

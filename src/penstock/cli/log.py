@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.client import fail
+from penstock.cli.terminal import counted
 
 app = typer.Typer(help="Look into the files of a broker's log.", no_args_is_help=True)
 
@@ -37,4 +38,4 @@ def dump(
 
     problems = dump_files(paths, records=records, as_json=json, only_check=check)
     if problems:
-        fail(f"{problems} problems found" if problems > 1 else "1 problem found")
+        fail(f"{counted(problems, 'problem')} found")

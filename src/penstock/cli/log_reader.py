@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 
+from penstock.cli.terminal import counted
 from penstock.core.errors import BrokerError
 from penstock.core.ids import topic_id_to_text
 from penstock.protocol.batch import (
@@ -224,7 +225,7 @@ def _entries(path: Path, entry: Struct) -> Iterator[Finding | tuple[int, int]]:
     """Pairs of an index up to the zeros that an open segment's file ends with."""
     content = path.read_bytes()
     if len(content) % entry.size:
-        yield Problem(f"{len(content)} bytes are no whole number of entries of {entry.size}")
+        yield Problem(f"{counted(len(content), 'byte')}: no whole number of entries of {entry.size}")
     for at in range(0, len(content) - entry.size + 1, entry.size):
         first, second = entry.unpack_from(content, at)
         if first == second == 0:
@@ -299,7 +300,7 @@ def _read_txn_index(path: Path) -> Iterator[Finding]:
         yield Problem("its segment is not there: entries are not checked")
     content = path.read_bytes()
     if len(content) % _TXN_ENTRY.size:
-        yield Problem(f"{len(content)} bytes are no whole number of entries of {_TXN_ENTRY.size}")
+        yield Problem(f"{counted(len(content), 'byte')}: no whole number of entries of {_TXN_ENTRY.size}")
     previous = -1
     for at in range(0, len(content) - _TXN_ENTRY.size + 1, _TXN_ENTRY.size):
         version, producer_id, first_offset, last_offset, last_stable_offset = _TXN_ENTRY.unpack_from(content, at)

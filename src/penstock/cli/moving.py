@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from penstock.cli.client import fail
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import ClusterView, plan_document, print_plan
-from penstock.cli.terminal import print_json
+from penstock.cli.terminal import counted, print_json
 from penstock.controller.balance import Move
 from penstock.core.ids import TopicPartition
 
@@ -49,8 +49,8 @@ def carry_out(client: ClusterClient, moves: Sequence[Move]) -> None:
                 time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
         fail(
-            f"stopped: {len(moving)} partitions go on moving, {len(left)} have not begun; the same command again takes "
-            "up where this one stopped",
+            f"stopped: {counted(len(moving), 'partition')} still moving, {len(left)} not begun; the same command again "
+            "takes up where this one stopped",
             130,
         )
 
@@ -63,7 +63,7 @@ def wait_until_moved(client: ClusterClient, partitions: set[TopicPartition]) -> 
             progress.show(0, partitions)
             time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
-        fail(f"stopped: {len(partitions)} partitions go on moving", 130)
+        fail(f"stopped: {counted(len(partitions), 'partition')} still moving", 130)
 
 
 class _Progress:
@@ -77,7 +77,7 @@ class _Progress:
         now = time.monotonic()
         if done != self._done:
             self._done, self._since = done, now
-            print(f"penstock: {done} of {self._total} partitions moved", file=sys.stderr)
+            print(f"penstock: {done} of {counted(self._total, 'partition')} moved", file=sys.stderr)
         elif now - self._since >= _SAY_WAITING_AFTER_S:
             self._since = now
             named = ", ".join(map(str, sorted(moving)[:_NAMED])) + (", ..." if len(moving) > _NAMED else "")

@@ -28,7 +28,7 @@ from penstock.cli.client import (
     reason,
 )
 from penstock.cli.produce_input import BadLine, Headers, InputRecord, LineParser, json_line, keyed_line, value_line
-from penstock.cli.terminal import ProgressBar
+from penstock.cli.terminal import ProgressBar, counted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -182,8 +182,7 @@ class _Delivery:
             self._failures.append((number, reason(error)))
 
     def report(self) -> None:
-        records = "record" if self._delivered == 1 else "records"
-        print(f"{self._delivered} {records} {self._verb} to {self._topic}", file=sys.stderr)
+        print(f"{counted(self._delivered, 'record')} {self._verb} to {self._topic}", file=sys.stderr)
         if not self._failures:
             return
         self._failures.sort()
@@ -191,6 +190,6 @@ class _Delivery:
             print(f"penstock: line {number}: {why}", file=sys.stderr)
         unnamed = len(self._failures) - _NAMED_FAILURES
         fail(
-            f"{len(self._failures)} of {self._lines} lines failed"
+            f"{len(self._failures)} of {counted(self._lines, 'line')} failed"
             + (f", {unnamed} of them not shown" if unnamed > 0 else "")
         )

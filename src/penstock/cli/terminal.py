@@ -29,6 +29,10 @@ def shown(name: str) -> str:
     return name if name.isprintable() else json.dumps(name)[1:-1]
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def print_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 

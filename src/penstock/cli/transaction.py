@@ -14,7 +14,7 @@ import typer
 from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
 from penstock.cli.connection import Cluster, reason
 from penstock.cli.options import AsJson, TopicChoices, Yes, confirm, known_names, topic_selections
-from penstock.cli.terminal import print_json, shown
+from penstock.cli.terminal import counted, print_json, shown
 from penstock.cli.transaction_client import TransactionClient
 from penstock.cli.transaction_view import (
     ABORTED,
@@ -220,7 +220,7 @@ def _print_search(search: HangingSearch, json: bool) -> None:
 
 def _nothing_hangs(search: HangingSearch) -> str:
     left_out = f"; {_left_out(search)}" if search.too_young else ""
-    return f"nothing hangs in {_counted(len(search.leaders), 'partition')}{left_out}"
+    return f"nothing hangs in {counted(len(search.leaders), 'partition')}{left_out}"
 
 
 def _tell_what_is_left_out(search: HangingSearch) -> None:
@@ -229,7 +229,7 @@ def _tell_what_is_left_out(search: HangingSearch) -> None:
 
 
 def _left_out(search: HangingSearch) -> str:
-    return f"{_counted(search.too_young, 'transaction')} written to of late left out: --older-than 0 takes all"
+    return f"{counted(search.too_young, 'transaction')} written to of late left out: --older-than 0 takes all"
 
 
 def _hanging_ms(older_than: float | None) -> int:
@@ -242,7 +242,3 @@ def _milliseconds(seconds: float) -> int:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

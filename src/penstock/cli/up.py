@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.cli.flags import Option, key_option, parse, refuse
 from penstock.cli.serve import broker_config
+from penstock.cli.terminal import counted
 from penstock.core.config import BrokerConfig, ConfigSource
 from penstock.core.config_values import ConfigError
 from penstock.core.metadata_address import SqliteAddress, parse_metadata_address
@@ -69,7 +70,7 @@ def cluster_plan(flags: argparse.Namespace, environment: Mapping[str, str]) -> C
     ports = _ports("--port", config.listeners[0].port, count)
     http_ports = _ports("--http-port", _first_http_port(config), count)
     if both := sorted({*ports} & {*http_ports} - {0}):
-        raise ConfigError(f"--port and --http-port: with {count} brokers both want {both[0]}")
+        raise ConfigError(f"--port and --http-port: with {counted(count, 'broker')} both want {both[0]}")
     address = config.optional_str("penstock.metadata")
     metadata = SqliteAddress(str(directory / METADATA_FILE)) if address is None else parse_metadata_address(address)
     shared = _shared_arguments(flags, directory, has_own_metadata=address is None)

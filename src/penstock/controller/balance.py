@@ -87,11 +87,12 @@ def vacated(layout: Layout, leaving: Collection[BrokerId], shrinkable: Collectio
     if stuck:
         factors = {each.topic: len(layout.partitions[each]) for each in stuck}
         named = ", ".join(f"{topic} (replication factor {factor})" for topic, factor in list(factors.items())[:3])
-        more = f" and {len(factors) - 3} more topics" if len(factors) > 3 else ""
+        count = len(plan.layout.available)
+        others = "1 other broker" if count == 1 else f"{count} other brokers"
+        more = f" and {len(factors) - 3} more" if len(factors) > 3 else ""
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{len(plan.layout.available)} other brokers can take replicas, which are too few for {named}{more}: add a "
-            "broker first",
+            f"{others} can take replicas, too few for {named}{more}: add a broker first",
         )
     return plan.moves()
 

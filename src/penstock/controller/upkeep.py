@@ -114,10 +114,11 @@ def unregister_broker(command: UnregisterBroker, image: ClusterImage) -> Decisio
         )
     held = [TopicPartition(name, index) for name, index in _held(broker_id, image)]
     if held:
-        named = ", ".join(map(str, held[:_NAMED])) + (", ..." if len(held) > _NAMED else "")
+        more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+        named = ", ".join(map(str, held[:_NAMED])) + more
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,
-            f"broker {broker_id} holds replicas of {len(held)} partitions ({named}), which would be lost for good: "
+            f"broker {broker_id} holds replicas of {named}, which would be lost for good: "
             f"`penstock broker drain {broker_id}` moves them",
         )
     writes = Writes()
