@@ -69,6 +69,25 @@ def test_given_the_throttle_of_a_command_that_was_stopped_when_it_is_run_again_t
         assert "throttled" not in str(stored(cluster, f"topics/{topic_name}")["configs"])
 
 
+def test_given_brokers_that_were_just_killed_when_they_are_unregistered_then_that_waits_for_the_end_of_their_sessions(
+    tmp_path: Path,
+) -> None:
+    with Cluster.start(tmp_path, brokers=2, broker_session_timeout_ms=LONG_SESSION_MS) as cluster:
+        cluster.add(3, **{"broker.session.timeout.ms": 5_000})
+        all_are_known(cluster)
+        for each in (2, 3):
+            cluster[each].kill()
+        tools = QuickTools(cluster.bootstrap)
+
+        assert tools.output("broker", "unregister", 3) == "unregistered broker 3\n"
+        refusal = tools.refusal("broker", "unregister", 2, "--timeout", 1)
+
+        assert "broker 2 does not answer, but its session has not ended yet" in refusal
+        assert "up to 60 s (broker.session.timeout.ms)" in refusal
+        assert "again" in refusal
+        assert "is alive" not in refusal
+
+
 def stopped(cluster: Cluster, *arguments: object) -> None:
     """A command that was interrupted as soon as something moved, which goes on."""
     tools = Tools(cluster.bootstrap)

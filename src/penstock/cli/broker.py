@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap,
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import ClusterView
 from penstock.cli.connection import reason
-from penstock.cli.moving import carry_out, show_plan, wait_until_moved
+from penstock.cli.moving import LOOK_EVERY_S, carry_out, show_plan, wait_until_moved
 from penstock.cli.options import AsJson, DryRun, Yes, confirm
 from penstock.cli.terminal import counted
 from penstock.cli.throttling import Throttle, take_back_throttle_of_drain, throttled
@@ -100,5 +101,23 @@ def unregister(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Make the cluster forget a broker that has been drained and stopped. Its id can be given to another."""
-    ClusterClient.of(bootstrap, timeout).unregister(broker_id)
+    client = ClusterClient.of(bootstrap, timeout)
+    _wait_for_end_of_session(client, broker_id, timeout)
+    client.unregister(broker_id)
     print(f"unregistered broker {broker_id}")
+
+
+def _wait_for_end_of_session(client: ClusterClient, broker_id: int, timeout_s: float) -> None:
+    """Of a broker that has died just now. One that answers is alive, and is refused."""
+    if not client.is_silent(broker_id):
+        return
+    how_long = (
+        f"broker {broker_id} does not answer, but its session has not ended yet, which can take up to "
+        f"{client.session_timeout_s():g} s (broker.session.timeout.ms)"
+    )
+    print(f"penstock: {how_long}: waiting for it", file=sys.stderr)
+    deadline = time.monotonic() + timeout_s
+    while client.is_silent(broker_id):
+        if time.monotonic() >= deadline:
+            fail(f"{how_long}: try again then, or wait longer with --timeout")
+        time.sleep(LOOK_EVERY_S)

@@ -125,12 +125,12 @@ class ClusterClient:
             machine=configs.get(HOST_KEY) or row.host,
         )
 
-    def _configs(self, broker_id: int, node: Node | None) -> dict[str, str]:
+    def _configs(self, broker_id: int, node: Node | None, *keys: str) -> dict[str, str]:
         """What there is beyond Kafka's protocol; nothing of a broker of another kind. Raises NoAnswer."""
         resource = DescribeConfigsResource(
             resource_type=ResourceType.BROKER,
             resource_name=str(broker_id),
-            configuration_keys=[DRAINING_KEY, HOST_KEY],
+            configuration_keys=list(keys or (DRAINING_KEY, HOST_KEY)),
         )
         request = DescribeConfigsRequest(resources=[resource])
         (found,) = self._ask(node, request, DescribeConfigsResponse).results
@@ -191,6 +191,19 @@ class ClusterClient:
     def _versions_of(self, node: Node) -> ApiVersionsResponse:
         request = ApiVersionsRequest(client_software_name="penstock", client_software_version=__version__)
         return self._cluster.ask(node, request, ApiVersionsResponse, _FEATURES_SINCE)
+
+    def is_silent(self, broker_id: int) -> bool:
+        """Whether a broker has a session, and does not answer."""
+        rows = [each for each in self._described().brokers if each.broker_id == broker_id and not each.is_fenced]
+        return any(not self._broker(row).answers for row in rows)
+
+    def session_timeout_s(self) -> float:
+        """As most brokers have it; who is gone cannot be asked."""
+        key = "broker.session.timeout.ms"
+        for node in self._cluster.nodes():
+            with suppress(NoAnswer):
+                return int(self._configs(node.id, node, key)[key]) / 1_000
+        return fail("no broker answers")
 
     # Changing
 
