@@ -198,3 +198,15 @@ def test_given_a_restarted_consumer_when_it_asks_again_then_leader_epochs_come_w
     (record,) = java.call("consume", topic=topic, positions={0: 0}, count=1)
 
     assert record["leader_epoch"] >= 0
+
+
+def test_given_metadata_that_is_no_raft_log_when_its_quorum_is_asked_for_then_the_tool_says_that_there_is_none(
+    broker: BrokerProcess, java_driver: JavaDriver
+) -> None:
+    words = ["--bootstrap-server", broker.bootstrap, "describe", "--status"]
+
+    answer = java_driver.call("run_tool", tool="org.apache.kafka.tools.MetadataQuorumCommand", arguments=words)
+
+    assert answer["code"] == 1
+    assert "UnsupportedVersionException" in answer["printed"]
+    assert "DESCRIBE_QUORUM" in answer["printed"]

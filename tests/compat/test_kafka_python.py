@@ -4,7 +4,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, OffsetSpec
 
-from tests.compat.clients.interface import Client, Message
+from tests.compat.clients.interface import Client, Message, Refused
 from tests.compat.clients.kafka_python import KafkaPythonAdminClient
 from tests.compat.topics import CreateTopic
 from tests.testkit import BrokerProcess, eventually
@@ -82,3 +82,10 @@ def test_given_a_broker_when_asked_for_its_api_versions_then_produce_from_zero_a
     # librdkafka before 2.11.1 sends uncompressed to a broker that does not offer Produce from version 0 (KAFKA-18659).
     assert by_name["Produce"] == (0, 13)
     assert by_name["Fetch"] == (4, 18)
+
+
+def test_given_metadata_that_is_no_raft_log_when_its_quorum_is_asked_for_then_the_client_says_that_there_is_none(
+    admin: KafkaPythonAdminClient,
+) -> None:
+    with pytest.raises(Refused, match=r"does not support .*DescribeQuorum"):
+        admin.run("describe_metadata_quorum")
