@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from tests.chaos.cluster_clients import Clients
 from tests.chaos.invariants import Invariants
+from tests.cluster.finding import controller_of
 from tests.testkit import Broker, Cluster, RawClient, eventually
 from tests.testkit.asking import a_batch, produce
 
@@ -66,8 +67,7 @@ class Harming:
 
     def controller(self) -> Broker:
         def known() -> int | None:
-            with RawClient(self.cluster.running[0].address) as client:
-                controller = client.exchange(MetadataRequest(topics=[]), 9, MetadataResponse).controller_id
+            controller = controller_of(self.cluster)
             return controller if controller > 0 else None
 
         return self.cluster[eventually(known)]

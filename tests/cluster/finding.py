@@ -14,6 +14,8 @@ from urllib.request import urlopen
 
 from penstock.coordinators.coordinators import partition_of
 from penstock.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -92,6 +94,12 @@ def states_of(cluster: Cluster, topic: str, at: Broker | None = None) -> list[St
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
         (answer,) = client.exchange(request, 9, MetadataResponse).topics
     return sorted(answer.partitions, key=lambda each: each.partition_index)
+
+
+def controller_of(cluster: Cluster, at: Broker | None = None) -> int:
+    """As DescribeCluster names it, -1 when there is none: in Metadata every broker names itself."""
+    with RawClient((at or cluster.running[0]).address) as client:
+        return client.exchange(DescribeClusterRequest(), 1, DescribeClusterResponse).controller_id
 
 
 def leader_of(cluster: Cluster, topic: str, partition: int = 0) -> int:

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from penstock.core.errors import ErrorCode
-from penstock.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from penstock.protocol.records import Record, StoredRecord, build_batch
 from penstock.storage.checkpoints import PAGE_CACHE
+from tests.cluster.finding import controller_of
 from tests.cluster.test_replication import ALL, in_sync, leader_of, write, write_batch
 from tests.testkit import Cluster, RawClient, eventually
 from tests.testkit.asking import NOW_MS, create_topic_on, fetch, records_of
@@ -72,8 +72,7 @@ def a_victim(cluster: Cluster) -> int:
     """Not the controller: one that comes back decides at once, believes the others to be alive for a moment more, and
     leaves the in-sync sets to them.
     """
-    with RawClient(cluster[1].address) as client:
-        controller = client.exchange(MetadataRequest(topics=[]), 9, MetadataResponse).controller_id
+    controller = controller_of(cluster, at=cluster[1])
     return next(broker_id for broker_id in (3, 2) if broker_id != controller)
 
 

@@ -13,7 +13,7 @@ from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.connection import Cluster as Brokers
 from penstock.controller.commands import ResourceType
 from tests.cli.conftest import QuickTools, Tools
-from tests.cluster.finding import a_pair, all_are_known, create_topic_over, stored, write_to_leader
+from tests.cluster.finding import a_pair, all_are_known, controller_of, create_topic_over, stored, write_to_leader
 from tests.testkit import Cluster, eventually
 
 # So long that it cannot end while a test looks at a broker that is dead and has its session still.
@@ -86,6 +86,37 @@ def test_given_brokers_that_were_just_killed_when_they_are_unregistered_then_tha
         assert "up to 60 s (broker.session.timeout.ms)" in refusal
         assert "again" in refusal
         assert "is alive" not in refusal
+
+
+def test_given_a_controller_that_was_just_killed_when_topics_are_asked_for_then_another_broker_answers_at_once(
+    tmp_path: Path, topic_name: str
+) -> None:
+    """librdkafka sends such requests to the broker that Metadata calls the controller, and waits for it."""
+    with Cluster.start(tmp_path, brokers=3, broker_session_timeout_ms=LONG_SESSION_MS) as cluster:
+        all_are_known(cluster)
+        create_topic_over(cluster, topic_name, (2, 3))
+        assert controller_of(cluster) == 1
+        cluster[1].kill()
+        tools = QuickTools(cluster.bootstrap)
+
+        listed = tools.lines("topic", "list", "--timeout", 10)
+        described = tools.lines("topic", "describe", topic_name, "--timeout", 10)
+
+        assert listed[1].split() == [topic_name, "1", "2"]
+        assert described[-1].split()[:3] == ["0", "2", "2,3"]
+        assert controller_of(cluster) == 1  # whose session lasts
+
+
+def test_given_a_controller_that_was_just_killed_when_a_topic_is_created_then_the_next_controller_does_it(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with Cluster.start(tmp_path, brokers=3, broker_session_timeout_ms=3_000) as cluster:
+        all_are_known(cluster)
+        cluster[1].kill()
+
+        created = QuickTools(cluster.bootstrap).output("topic", "create", topic_name, "--timeout", 20)
+
+        assert created == f"created {topic_name}\n"
 
 
 def stopped(cluster: Cluster, *arguments: object) -> None:

@@ -11,7 +11,7 @@ from penstock.core.ids import BrokerId
 from penstock.metadata.image import ClusterImage, PartitionImage
 from penstock.metadata.records import Endpoint
 
-NO_LEADER = -1
+NO_LEADER = NO_BROKER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class ClusterView:
         have just talked to (librdkafka), and would get the same old answer for ever.
         """
         self.image = image
+        self._asked = asked
         brokers = [
             ReachableBroker(broker.broker_id, endpoint, broker.rack)
             for broker in image.brokers.values()
@@ -52,6 +53,12 @@ class ClusterView:
         self.brokers = others if is_left_out else brokers
         self._left_out = asked if is_left_out else None
         self._led_by = {broker.broker_id: Leadership(ErrorCode.NONE, broker.broker_id) for broker in self.brokers}
+
+    @property
+    def way_to_controller(self) -> int:
+        """Who takes requests that are for the controller: who was asked, or another if it does not name itself."""
+        reachable = [broker.broker_id for broker in self.brokers]
+        return self._asked if self._asked in reachable else next(iter(reachable), NO_BROKER)
 
     def leadership(self, partition: PartitionImage) -> Leadership:
         leader = self.image.leader_of(partition)

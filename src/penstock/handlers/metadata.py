@@ -6,6 +6,10 @@ v9: flexible    v10: topic ids in the answer    v11: cluster operations moved to
 v12: topics by id    v13: error code for the whole answer
 
 A topic that is created on the way is in the same answer, ready to use; Kafka has the client ask again.
+
+The controller is the broker that answers, which passes on what is for the controller; KRaft names any broker that is
+alive. Clients send it such requests and, if it has died, wait for it as long as they may (librdkafka 2.16, also when
+there has been another one for long). DescribeCluster names the real one.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ async def metadata(request: MetadataRequest, context: RequestContext, broker: Br
             for each in view.brokers
         ],
         cluster_id=view.image.cluster_id,
-        controller_id=-1 if view.image.controller_id is None else view.image.controller_id,
+        controller_id=view.way_to_controller,
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
