@@ -7,8 +7,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.connection import Cluster as Brokers
 from penstock.controller.commands import ResourceType
@@ -73,7 +71,7 @@ def test_given_brokers_that_were_just_killed_when_they_are_unregistered_then_tha
     tmp_path: Path,
 ) -> None:
     with Cluster.start(tmp_path, brokers=2, broker_session_timeout_ms=LONG_SESSION_MS) as cluster:
-        cluster.add(3, **{"broker.session.timeout.ms": 5_000})
+        cluster.add(3, **{"broker.session.timeout.ms": 3_000})
         all_are_known(cluster)
         for each in (2, 3):
             cluster[each].kill()
@@ -88,11 +86,11 @@ def test_given_brokers_that_were_just_killed_when_they_are_unregistered_then_tha
         assert "is alive" not in refusal
 
 
-def test_given_a_controller_that_was_just_killed_when_topics_are_asked_for_then_another_broker_answers_at_once(
+def test_given_a_controller_that_was_just_killed_when_topics_are_asked_for_then_others_answer_and_the_next_creates_one(
     tmp_path: Path, topic_name: str
 ) -> None:
     """librdkafka sends such requests to the broker that Metadata calls the controller, and waits for it."""
-    with Cluster.start(tmp_path, brokers=3, broker_session_timeout_ms=LONG_SESSION_MS) as cluster:
+    with Cluster.start(tmp_path, brokers=3, broker_session_timeout_ms=3_000) as cluster:
         all_are_known(cluster)
         create_topic_over(cluster, topic_name, (2, 3))
         assert controller_of(cluster) == 1
@@ -100,23 +98,10 @@ def test_given_a_controller_that_was_just_killed_when_topics_are_asked_for_then_
         tools = QuickTools(cluster.bootstrap)
 
         listed = tools.lines("topic", "list", "--timeout", 10)
-        described = tools.lines("topic", "describe", topic_name, "--timeout", 10)
+        created = tools.output("topic", "create", f"{topic_name}-new", "--timeout", 20)
 
         assert listed[1].split() == [topic_name, "1", "2"]
-        assert described[-1].split()[:3] == ["0", "2", "2,3"]
-        assert controller_of(cluster) == 1  # whose session lasts
-
-
-def test_given_a_controller_that_was_just_killed_when_a_topic_is_created_then_the_next_controller_does_it(
-    tmp_path: Path, topic_name: str
-) -> None:
-    with Cluster.start(tmp_path, brokers=3, broker_session_timeout_ms=3_000) as cluster:
-        all_are_known(cluster)
-        cluster[1].kill()
-
-        created = QuickTools(cluster.bootstrap).output("topic", "create", topic_name, "--timeout", 20)
-
-        assert created == f"created {topic_name}\n"
+        assert created == f"created {topic_name}-new\n"
 
 
 def stopped(cluster: Cluster, *arguments: object) -> None:
@@ -145,9 +130,8 @@ def throttled_replicas(cluster: Cluster, topic: str) -> dict[str, str]:
     return {key: value for key, value in configs.items() if "throttled" in key}
 
 
-@pytest.mark.parametrize("command", [("broker", "drain", 1), ("cluster", "rebalance")], ids=["drain", "rebalance"])
 def test_given_moves_under_way_when_the_command_comes_again_with_another_throttle_then_that_is_theirs(
-    tmp_path: Path, topic_name: str, command: tuple[object, ...]
+    tmp_path: Path, topic_name: str
 ) -> None:
     with Cluster.start(tmp_path, brokers=1, **SMALL_FETCHES) as cluster:
         topics = [f"{topic_name}-{each}" for each in "ab"]
@@ -156,14 +140,15 @@ def test_given_moves_under_way_when_the_command_comes_again_with_another_throttl
         fill(cluster, *topics)
         cluster.add(2)
         all_are_known(cluster)
-        stopped(cluster, *command, "--yes", "--throttle", "1")
-        assert rates(cluster) == ["1", "1"]
+        for command in (("cluster", "rebalance"), ("broker", "drain", 1)):
+            stopped(cluster, *command, "--yes", "--throttle", "1")
+            assert rates(cluster) == ["1", "1"]
 
-        Tools(cluster.bootstrap).output(*command, "--yes", "--throttle", "100MB")
+            Tools(cluster.bootstrap).output(*command, "--yes", "--throttle", "100MB")
 
-        assert ClusterClient.of(cluster.bootstrap, 10).ongoing() == {}
-        assert rates(cluster) == [None, None]
-        assert [throttled_replicas(cluster, topic) for topic in topics] == [{}, {}]
+            assert ClusterClient.of(cluster.bootstrap, 10).ongoing() == {}
+            assert rates(cluster) == [None, None]
+            assert [throttled_replicas(cluster, topic) for topic in topics] == [{}, {}]
 
 
 def test_given_a_throttled_drain_when_it_is_cancelled_then_its_throttle_goes_and_no_other(
