@@ -26,9 +26,9 @@ def test_given_brokers_without_a_session_then_clients_are_told_of_those_that_hav
     assert [broker.broker_id for broker in asked_one.brokers] == [ONE, TWO]
     assert [broker.broker_id for broker in asked_two.brokers] == [TWO]
     assert asked_one.leadership(cluster.partition("orders")).leader_id == -1  # it may lead again soon, but does not now
-    assert [asked_one.way_to_controller, asked_two.way_to_controller] == [ONE, TWO]
+    assert [each.way_to_controller(is_overdue=False) for each in (asked_one, asked_two)] == [ONE, TWO]
     other = ClusterView(cluster.image, "OTHER", ONE)
-    assert (other.brokers, other.way_to_controller) == ([], -1)
+    assert (other.brokers, other.way_to_controller(is_overdue=False)) == ([], -1)
 
 
 def test_given_a_broker_that_is_cut_off_then_it_names_the_others_and_leads_nothing_unless_nobody_else_is_there() -> (
@@ -50,7 +50,7 @@ def test_given_a_broker_that_is_cut_off_then_it_names_the_others_and_leads_nothi
 
     assert [broker.broker_id for broker in alone.brokers] == [ONE]
     assert [broker.broker_id for broker in view.brokers] == [TWO]
-    assert [alone.way_to_controller, view.way_to_controller] == [ONE, TWO]
+    assert [each.way_to_controller(is_overdue=True) for each in (alone, view)] == [ONE, TWO]
     assert view.leadership(cluster.partition("orders")) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert view.leader(cluster.partition("orders")) is None
     assert view.offline_replicas(cluster.partition("orders")) == [ONE]

@@ -11,6 +11,7 @@ import pytest
 from tests.machines.controlled_cluster import ONE, THREE, TWO, ACluster
 
 from penstock.controller.commands import (
+    AlterOperation,
     AlterReassignments,
     Reassignment,
     Reconcile,
@@ -200,6 +201,23 @@ async def test_given_a_disk_that_is_full_when_a_replica_is_to_begin_anew_then_it
 
         await until(lambda: any(name.endswith("-spoilt") for name in directories(tmp_path)))
         await until(lambda: manager.by_name[b"orders"][0] not in (None, first))
+
+
+async def test_given_a_configuration_that_changes_before_a_log_is_open_then_it_holds_from_the_start(
+    tmp_path: Path,
+) -> None:
+    cluster = ACluster(ONE)
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        before = cluster.image
+        cluster.create("orders")
+        manager.follow(before, cluster.image, difference(before, cluster.image))
+        before = cluster.image
+        assert cluster.alter_topic("orders", ("max.message.bytes", AlterOperation.SET, "1234")) is None
+        manager.follow(before, cluster.image, difference(before, cluster.image))
+        await manager.caught_up()
+
+        assert manager.find("orders", 0).limits.max_message_bytes == 1234
 
 
 async def test_given_a_replica_that_begins_anew_in_one_session_after_another_then_only_what_was_damaged_is_kept(

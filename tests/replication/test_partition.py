@@ -141,6 +141,21 @@ async def test_given_a_topic_left_to_the_page_cache_when_its_log_is_opened_after
     assert (after.high_watermark.offset, after.log.flushed_offset) == (2, 0)
 
 
+async def test_given_a_topic_left_to_the_page_cache_when_it_is_to_flush_then_what_it_has_is_flushed_and_stays_committed(
+    tmp_path: Path,
+) -> None:
+    partition, told = a_partition(tmp_path / "orders-0", Files(2, "test"), flush_messages=NEVER), Told()
+    append(partition, told, 0, acks=ACKS_ALL)
+    partition._write()
+    assert (told.outcomes, partition.high_watermark.offset) == ({0: 0}, 1)
+
+    partition.configure(topic_config({"flush.messages": "1"}, BrokerConfig()))
+    partition.lead(a_sole_replica(LEADER, leader_epoch=1), {}, lag_max_ms=30_000, now_ms=0)
+
+    assert (partition.log.flushed_offset, partition.high_watermark.offset) == (0, 1), "shown, and then taken back"
+    await until(lambda: partition.log.flushed_offset == 1)
+
+
 async def test_given_flush_ms_when_so_much_time_has_passed_then_what_was_written_is_flushed(tmp_path: Path) -> None:
     partition = a_partition(tmp_path / "orders-0", Files(2, "test"), flush_messages=NEVER)
     await until(lambda: not partition._flusher.is_busy(partition.log))  # the files of a new partition

@@ -136,6 +136,22 @@ def test_given_any_bit_of_a_length_flipped_when_opened_then_it_is_damage_and_no_
         assert not log.recovery_report.is_torn, bit
 
 
+def test_given_a_damaged_length_before_a_gap_of_compaction_when_opened_then_it_is_damage(
+    new_log: NewLog, tmp_path: Path
+) -> None:
+    crashed = Crashed(a_log_with_a_tail(new_log), tmp_path)
+    original = crashed.content[ACTIVE]
+    *_, damaged_at, gap_at = [start for start, _ in split(original)]
+    content = bytearray(original)
+    content[damaged_at + 8] ^= 0x40  # the length leads far beyond the file
+    content[gap_at + 6] ^= 0x01  # the next batch begins 256 offsets later
+
+    report = crashed.open_with(ACTIVE, bytes(content)).recovery_report
+
+    assert report is not None
+    assert not report.is_torn
+
+
 @pytest.mark.parametrize("length", [1, 11, 60, 61, 62, 4_096, 65_536])
 def test_given_zeros_behind_the_last_batch_when_opened_then_they_are_cut_off(
     new_log: NewLog, tmp_path: Path, length: int

@@ -79,9 +79,9 @@ def _cancel(client: ClusterClient, view: ClusterView, broker_id: int) -> None:
     leaving = [each.partition for each in view.partitions if broker_id in each.leaving]
     if leaving:
         client.reassign(dict.fromkeys(leaving))
-    take_back_throttle_of_drain(client, broker_id)
     given_up = counted(len(leaving), "move")
     print(f"penstock: broker {broker_id} is not drained any more, {given_up} given up", file=sys.stderr)
+    take_back_throttle_of_drain(client, broker_id)
 
 
 def _tell_what_next(view: ClusterView, broker_id: int) -> None:

@@ -7,6 +7,7 @@ command is stopped its throttle stays, since what has begun goes on; the same co
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
@@ -85,10 +86,10 @@ def _throttle(client: ClusterClient, rate: int, moves: Sequence[Move]) -> None:
 
 def take_back_throttle(client: ClusterClient) -> None:
     """Also what a command that was stopped has left. Not while something moves: that has been throttled as well."""
-    if client.ongoing():
-        return
     found = _found(client)
-    if found:
+    if found and client.ongoing():
+        print("penstock: other partitions are moving still, with the same throttle: it stays", file=sys.stderr)
+    elif found:
         client.configure({resource: dict.fromkeys(_KEYS[resource[0]]) for resource in found})
 
 

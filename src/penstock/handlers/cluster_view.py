@@ -54,9 +54,14 @@ class ClusterView:
         self._left_out = asked if is_left_out else None
         self._led_by = {broker.broker_id: Leadership(ErrorCode.NONE, broker.broker_id) for broker in self.brokers}
 
-    @property
-    def way_to_controller(self) -> int:
-        """Who takes requests that are for the controller: who was asked, or another if it does not name itself."""
+    def way_to_controller(self, *, is_overdue: bool) -> int:
+        """Who takes requests that are for the controller: who was asked, or another if it does not name itself.
+
+        One whose session is overdue (`is_overdue`) can pass on requests, but would not see what became of them.
+        """
+        controller = self.image.controller_id
+        if is_overdue and controller is not None and controller in self._led_by:
+            return controller
         reachable = [broker.broker_id for broker in self.brokers]
         return self._asked if self._asked in reachable else next(iter(reachable), NO_BROKER)
 

@@ -59,7 +59,7 @@ async def metadata(request: MetadataRequest, context: RequestContext, broker: Br
             for each in view.brokers
         ],
         cluster_id=view.image.cluster_id,
-        controller_id=view.way_to_controller,
+        controller_id=view.way_to_controller(is_overdue=broker.partitions.is_overdue),
         topics=topics,
     )
     if request.include_cluster_authorized_operations:

@@ -289,7 +289,8 @@ class ReplicaManager:
                 continue
             if topic_partition in self._data.failed:
                 continue  # said when it was opened; clients are told that the partition is not available
-            config = self._topic_config(topic)
+            # Its configuration may have changed since it was decided to open it.
+            config = self._topic_config(self._image.topics_by_id.get(topic.topic_id, topic))
             has_begun = self._anew.has_begun((topic.topic_id, index), self._image)
             opened = None if has_begun else found.get(topic_partition)
             if opened is not None and topic_partition in self._data.without_id:

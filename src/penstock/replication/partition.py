@@ -139,8 +139,8 @@ class Partition(ReadablePartition):
         self._unacknowledged = Unacknowledged()
         self.verification = Verification(log)
         self.configure(config)
-        if log.is_dirty and (self.flushes or log.flushed_offset == log.log_end_offset):
-            self.flush()  # what a crash left; a topic left to the page cache waits for housekeeping
+        if log.is_dirty and log.flushed_offset == log.log_end_offset:
+            self.flush()  # files that are new; records of a topic left to the page cache wait for housekeeping
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config
@@ -156,6 +156,8 @@ class Partition(ReadablePartition):
         self.is_throttled_as_follower = is_listed(
             config.follower_replication_throttled_replicas, partition, self.broker_id
         )
+        if self.flushes and self.log.is_dirty:
+            self.flush()  # what a crash left, or what was written while the topic did not ask for it
 
     def _count_needed(self) -> None:
         """How many must be in sync to commit: never more than there are to be replicas. The controller counts alike."""
@@ -175,8 +177,9 @@ class Partition(ReadablePartition):
         self.is_forsaken = False
         self.leader_epoch = state.leader_epoch
         self._positions.forget()
-        if not self._has_replicas:
-            self.high_watermark = self._held_position()
+        held = self._held_position()
+        if not self._has_replicas and held.offset > self.high_watermark.offset:
+            self.high_watermark = held  # what was committed before stays so, even if the topic asks for more now
         self._isr = Isr(
             state.isr,
             self.high_watermark.offset,

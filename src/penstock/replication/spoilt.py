@@ -105,10 +105,10 @@ class SpoiltReplicas:
             "the controller has not heard of a replica that must not lead",
             extra={"topic_id": lost.topic_id.hex(), "partition": lost.partition, "reason": error.message},
         )
-        if lost.is_spoilt and error.code is ErrorCode.UNSUPPORTED_VERSION:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION and lost.is_spoilt and lost.replica is None:
             # A cluster that is being upgraded cannot have it begin anew yet, but can do without it until then.
             self._tasks.spawn(self._tell_later(lost), name="resign-after-upgrade")
-            return lost._replace(is_spoilt=False) if lost.replica is None else None
+            return lost._replace(is_spoilt=False)
         return None if error.code in _FINAL else lost
 
     async def _tell_later(self, lost: Lost) -> None:

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 
 from crc32c_rs import crc32c
 
-from penstock.protocol.batch import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, read_header, sound_batches
+from penstock.protocol.batch import CRC_START, HEADER_BYTES, MAGIC, MAGIC_AT, BatchHeader, read_header, sound_batches
 from penstock.storage.log_file import LogFile
 from penstock.storage.segment import CorruptSegment, LocatedBatch, Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _OFFSET_BYTES = 8
+# Of offsets between two batches; a number that happens to stand where one could is hardly ever that close.
+_LARGEST_GAP = 1 << 32
 
 
 def sound_batches_of(
@@ -98,17 +100,25 @@ def is_torn(segment: Segment, position: int) -> bool:
 
 
 def _is_whole(raw: bytes | bytearray, header: BatchHeader) -> bool:
-    """Whether the batch has its CRC if it ends where the next one begins, or with what there is."""
-    following = (header.next_offset % 2**64).to_bytes(_OFFSET_BYTES, "big")  # it may be damaged as well
+    """Whether the batch has its CRC if it ends where another one may begin, or with what there is."""
     crc, at = 0, CRC_START
-    while at < len(raw):
-        end = raw.find(following, max(at + 1, HEADER_BYTES))
-        end = end if end >= 0 else len(raw)
+    for end in (*_possible_ends(raw, header), len(raw)):
         crc = crc32c(raw[at:end], crc)
         if crc == header.crc:
             return True
         at = end
     return False
+
+
+def _possible_ends(raw: bytes | bytearray, header: BatchHeader) -> Iterator[int]:
+    """Where the magic byte and an offset of a batch stand that could be the next one, gaps of compaction included."""
+    magic = raw.find(MAGIC, HEADER_BYTES + MAGIC_AT)
+    while magic >= 0:
+        start = magic - MAGIC_AT
+        base_offset = int.from_bytes(raw[start : start + _OFFSET_BYTES], "big", signed=True)
+        if 0 <= base_offset - header.next_offset < _LARGEST_GAP:
+            yield start
+        magic = raw.find(MAGIC, magic + 1)
 
 
 def _large_batch(file: LogFile, chunk: memoryview, position: int, size: int) -> BatchHeader | None:
