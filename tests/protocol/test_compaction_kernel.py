@@ -283,3 +283,69 @@ def test_given_an_opened_section_when_filtered_then_the_header_to_write_is_told(
     assert not kernel.add_records(kernel.OffsetMap(2, 1, HASH_KEY), section, header, 0)
     with pytest.raises(InvalidRecords):
         rewriter.filter_records(section[:-1], header)
+
+
+# Passing over
+
+
+def live_positions(kernel: ModuleType, content: bytearray, limit: int = 1000) -> list[int]:
+    offset_map = kernel.OffsetMap(limit + 1, limit, HASH_KEY)
+    kernel.add_batches(offset_map, content, 0, len(content), 0)
+    found, position = [], kernel.pass_over(offset_map, content, 0, len(content))
+    while position < len(content):
+        found.append(position)
+        position += read_header(content, position).size
+        position = kernel.pass_over(offset_map, content, position, len(content))
+    return found
+
+
+@both
+@given(groups=st.lists(RECORDS, min_size=1, max_size=8))
+def test_given_any_batches_when_passed_over_then_those_are_left_that_have_the_last_record_of_a_key_or_one_without(
+    kernel: ModuleType, groups: list[list[Record]]
+) -> None:
+    content = batches(groups)
+    last = {record.key: record.offset for record in stored(content) if record.key is not None}
+
+    expected = [
+        position
+        for position, _ in split(content)
+        if any(each.key is None or last[each.key] == each.offset for each in iterate(content, position))
+    ]
+
+    assert live_positions(kernel, content) == expected
+    assert kernel.end_offset(content) == sum(map(len, groups))
+
+
+@both
+def test_given_batches_that_are_left_to_the_caller_or_damaged_when_passed_over_then_they_are_left(
+    kernel: ModuleType,
+) -> None:
+    same = [Record(b"a", b"1", (), 1)]
+    first, last = build_batch(same), build_batch(same, base_offset=2)
+    compressed = build_batch(same, base_offset=1, codec=Codec.GZIP)
+    transactional = build_batch(same, base_offset=1, is_transactional=True, producer_id=1, producer_epoch=0)
+    damaged = build_batch(same, base_offset=1)
+    damaged[HEADER_BYTES] = 1  # the record has no length any more
+    offset_map = kernel.OffsetMap(3, 2, HASH_KEY)
+    kernel.add_batches(offset_map, last, 0, len(last), 0)
+
+    for middle in (compressed, transactional, damaged):
+        content = first + middle + last
+        assert kernel.pass_over(offset_map, content, 0, len(content)) == len(first)
+        assert kernel.end_offset(content) == 3
+        assert kernel.end_offset(content[:-1]) == 2
+    no_batch = first + bytes(HEADER_BYTES)
+    assert kernel.pass_over(offset_map, no_batch, 0, len(no_batch)) == len(first)
+    assert kernel.end_offset(no_batch) == 1
+    assert kernel.end_offset(b"") == -1
+
+
+@needs_compiled
+def test_given_positions_outside_the_buffer_when_passed_over_then_they_are_refused() -> None:
+    assert compiled is not None
+    offset_map = compiled.OffsetMap(3, 2, HASH_KEY)
+
+    for start, end in ((-1, 0), (0, 2), (1, 0)):
+        with pytest.raises(ValueError, match="within"):
+            compiled.pass_over(offset_map, b"x", start, end)

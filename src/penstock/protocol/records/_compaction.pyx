@@ -358,6 +358,59 @@ def add_records(OffsetMap offset_map not None, section, header, int64_t from_off
     return stop != MAP_FULL
 
 
+# Instead of a second pass, for who only reads
+
+
+cdef bint is_superseded(OffsetMap offset_map, Bytes section, int64_t size, Batch* batch) noexcept nogil:
+    """Not if it cannot be read: whoever looks at it says why."""
+    cdef Bytes at = section
+    cdef Row row
+    cdef int64_t index
+    for index in range(batch.count):
+        if read_record(section, &at, section + size, &row) != SOUND or row.key_length < 0:
+            return False
+        if offset_map.get_bytes(section + row.key_start, row.key_length) <= batch.base_offset + row.offset_delta:
+            return False
+    return batch.count >= 0
+
+
+def pass_over(OffsetMap offset_map not None, source, Py_ssize_t start, Py_ssize_t end):
+    cdef Py_buffer view
+    cdef Bytes data
+    cdef Py_ssize_t position = start
+    cdef Batch batch
+    PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)
+    if not 0 <= start <= end <= view.len:
+        PyBuffer_Release(&view)
+        raise ValueError("not within the buffer")
+    data = <Bytes>view.buf
+    with nogil:
+        while (
+            whole_batch(data + position, end - position, &batch) < 0
+            and left_to_the_caller(&batch) < 0
+            and is_superseded(offset_map, data + position + HEADER_BYTES, batch.size - HEADER_BYTES, &batch)
+        ):
+            position += batch.size
+    PyBuffer_Release(&view)
+    return position
+
+
+def end_offset(source):
+    cdef Py_buffer view
+    cdef Bytes data
+    cdef Py_ssize_t position = 0
+    cdef int64_t next_offset = -1
+    cdef Batch batch
+    PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)
+    data = <Bytes>view.buf
+    with nogil:
+        while whole_batch(data + position, view.len - position, &batch) < 0:
+            next_offset = batch.base_offset + batch.last_offset_delta + 1
+            position += batch.size
+    PyBuffer_Release(&view)
+    return next_offset
+
+
 # The second pass
 
 

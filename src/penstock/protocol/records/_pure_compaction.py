@@ -179,6 +179,49 @@ def add_records(offset_map: OffsetMap, section: ReadableBuffer, header: BatchHea
     return True
 
 
+def pass_over(offset_map: OffsetMap, source: ReadableBuffer, start: int, end: int) -> int:
+    """Instead of a second pass, for who only reads: where the first batch begins that may have to be looked at. Those
+    before it have later records for all their keys.
+    """
+    view = memoryview(source)
+    position = start
+    try:
+        while (header := _whole_batch(view, position, end)) is not None:
+            section = view[position + HEADER_BYTES : position + header.size]
+            if _left_to_the_caller(header) is not None or not _is_superseded(offset_map, section, header):
+                break
+            position += header.size
+    except CorruptBatch:
+        pass  # whoever looks at it says why
+    return position
+
+
+def end_offset(source: ReadableBuffer) -> int:
+    """Behind the last whole batch, of those before the first that makes no sense; -1: there is none."""
+    view = memoryview(source)
+    position, next_offset = 0, -1
+    try:
+        while (header := _whole_batch(view, position, len(view))) is not None:
+            position += header.size
+            next_offset = header.next_offset
+    except CorruptBatch:
+        pass
+    return next_offset
+
+
+def _is_superseded(offset_map: OffsetMap, section: memoryview, header: BatchHeader) -> bool:
+    data = bytes(section)
+    reader = _Reader(data)
+    try:
+        for _ in range(header.records_count):
+            offset_delta, _, key, key_length, *_ = reader.record()
+            if key_length < 0 or offset_map.get(data[key : key + key_length]) <= header.base_offset + offset_delta:
+                return False
+    except InvalidRecords:
+        return False
+    return header.records_count >= 0
+
+
 class Rewriter:
     """The second pass over the segments that become one, and that one's indexes.
 

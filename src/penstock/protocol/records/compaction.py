@@ -19,14 +19,42 @@ from penstock.protocol.records._pure_compaction import (
 )
 
 if TYPE_CHECKING:
-    from penstock.protocol.records._compaction import OffsetMap, Rewriter, add_batches, add_records
+    from penstock.protocol.records._compaction import (
+        OffsetMap,
+        Rewriter,
+        add_batches,
+        add_records,
+        end_offset,
+        pass_over,
+    )
 elif KERNEL == "pure":
-    from penstock.protocol.records._pure_compaction import OffsetMap, Rewriter, add_batches, add_records
+    from penstock.protocol.records._pure_compaction import (
+        OffsetMap,
+        Rewriter,
+        add_batches,
+        add_records,
+        end_offset,
+        pass_over,
+    )
 else:
     try:
-        from penstock.protocol.records._compaction import OffsetMap, Rewriter, add_batches, add_records
+        from penstock.protocol.records._compaction import (
+            OffsetMap,
+            Rewriter,
+            add_batches,
+            add_records,
+            end_offset,
+            pass_over,
+        )
     except ImportError:
-        from penstock.protocol.records._pure_compaction import OffsetMap, Rewriter, add_batches, add_records
+        from penstock.protocol.records._pure_compaction import (
+            OffsetMap,
+            Rewriter,
+            add_batches,
+            add_records,
+            end_offset,
+            pass_over,
+        )
 
 __all__ = [
     "GROWTH_BYTES",
@@ -37,6 +65,8 @@ __all__ = [
     "Stop",
     "add_batches",
     "add_records",
+    "end_offset",
+    "pass_over",
     "with_delete_horizon",
     "with_records",
     "without_records",
