@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
-import mmap
 import os
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from kio.records.schema import NewRecordBatch, RecordHeader
 from kio.records.schema import Record as KioRecord
 from kio.records.writers import write_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
+from tests.protocol.raw_records import BeforeForbiddenPage, a_record, varint
 
 from penstock.protocol import records
 from penstock.protocol.batch import HEADER_BYTES, Codec, crc_is_valid, read_header
@@ -45,26 +44,6 @@ HEADERS = st.lists(st.tuples(st.text(max_size=10), BLOBS), max_size=3)
 TIMESTAMPS = st.integers(0, 2**42)
 RECORDS = st.lists(st.builds(Record, BLOBS, BLOBS, HEADERS, TIMESTAMPS), min_size=1, max_size=8)
 CODECS = pytest.mark.parametrize("codec", list(Codec))
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    _pure._write_varint(out, value)
-    return bytes(out)
-
-
-def a_record(
-    *,
-    offset_delta: int = 0,
-    timestamp_delta: int = 0,
-    key: bytes = b"\x01",  # -1: null
-    value: bytes = b"\x02v",
-    headers: bytes = b"\x00",
-    length: int | None = None,
-) -> bytes:
-    """One record of a section, with fields given as they are encoded."""
-    body = b"\x00" + varint(timestamp_delta) + varint(offset_delta) + key + value + headers
-    return varint(len(body) if length is None else length) + body
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
@@ -361,30 +340,6 @@ def test_given_a_forbidden_page_behind_the_section_then_the_kernel_never_reads_i
         outcome(compiled.find_timestamp, section, count, 0, NOW_MS, 2**62)
         for start in range(max(0, len(data) - 8), len(data) + 1):
             outcome(compiled.headers_of, section, start, 1)
-
-
-class BeforeForbiddenPage:
-    """The given bytes in memory, the last of them right before a page that must not be touched."""
-
-    def __init__(self, data: bytes) -> None:
-        page = mmap.PAGESIZE
-        whole = (len(data) // page + 1) * page
-        self.mapped = mmap.mmap(-1, whole + page)
-        self.anchor = ctypes.c_char.from_buffer(self.mapped)
-        self.guard = ctypes.c_void_p(ctypes.addressof(self.anchor) + whole)
-        self.protect = ctypes.CDLL(None, use_errno=True).mprotect
-        self.protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        self.mapped[whole - len(data) : whole] = data
-        self.view = memoryview(self.mapped)[whole - len(data) : whole]
-
-    def __enter__(self) -> memoryview:
-        assert self.protect(self.guard, mmap.PAGESIZE, 0) == 0
-        return self.view
-
-    def __exit__(self, *_: object) -> None:
-        self.view.release()
-        del self.anchor
-        self.mapped.close()
 
 
 # --- whole batches, against other implementations ---

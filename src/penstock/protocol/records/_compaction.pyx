@@ -17,6 +17,7 @@ from penstock.protocol.records._pure import InvalidRecords
 from penstock.protocol.records._pure_compaction import FilteredRecords
 
 include "_reading.pxi"
+include "_growing.pxi"
 
 cdef extern from *:
     """
@@ -422,25 +423,6 @@ cdef inline unsigned char* write_varint(unsigned char* at, int64_t value) noexce
         raw >>= 7
     at[0] = <unsigned char>raw
     return at + 1
-
-
-cdef struct Growing:
-    unsigned char* data
-    int64_t size
-    int64_t capacity
-
-
-cdef bint grow(Growing* buffer, int64_t more) noexcept nogil:
-    cdef int64_t capacity
-    cdef unsigned char* data
-    if buffer.size + more > buffer.capacity:
-        capacity = max(2 * buffer.capacity, buffer.size + more, 4096)
-        data = <unsigned char*>realloc(buffer.data, capacity)
-        if data == NULL:
-            return False
-        buffer.data = data
-        buffer.capacity = capacity
-    return True
 
 
 cdef class Rewriter:
