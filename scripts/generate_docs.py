@@ -72,6 +72,7 @@ PACKAGES = (
     ("coordinators", "Decisions about groups, on the log itself."),
     ("handlers", "One file for each API."),
     ("server", "The broker put together, its HTTP port, and the supervisor of several."),
+    ("wire", "A small synchronous client of any cluster: for the tools, and for Spark's readers."),
     ("cli", "The command `penstock`."),
     ("sdk", "The Python SDK. Knows the broker only through confluent-kafka."),
 )

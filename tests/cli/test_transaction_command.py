@@ -27,7 +27,7 @@ from tests.testkit.waiting import eventually, free_port
 from typer.testing import CliRunner
 
 from penstock.cli.app import build_app
-from penstock.cli.connection import Cluster
+from penstock.cli.client import connected
 from penstock.cli.group_offsets import Selection
 from penstock.cli.transaction_client import TransactionClient
 from penstock.protocol.messages.transactions import (
@@ -429,7 +429,7 @@ def test_given_transactions_that_end_while_it_is_looked_for_what_hangs_then_none
     writer = Thread(target=many_transactions)
     writer.start()
     try:
-        client = TransactionClient(Cluster(broker.bootstrap, 30))
+        client = TransactionClient(connected(broker.bootstrap, 30))
         searches = [client.hanging([Selection(topic, None)], (), 0) for _ in range(300)]
         eventually(lambda: len(ended) >= 3)
     finally:

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 from penstock.cli.cluster_client import ClusterClient
-from penstock.cli.connection import Cluster as Brokers
 from penstock.controller.commands import ResourceType
 from tests.cli.conftest import QuickTools, Tools
 from tests.cluster.finding import a_pair, all_are_known, controller_of, create_topic_over, stored, write_to_leader
@@ -26,7 +25,7 @@ def test_given_a_broker_that_was_just_killed_when_the_cluster_is_described_then_
     with Cluster.start(tmp_path, brokers=2, broker_session_timeout_ms=LONG_SESSION_MS) as cluster:
         all_are_known(cluster)
         bootstrap = cluster.bootstrap
-        in_use = ClusterClient(Brokers(bootstrap, timeout_s=10))
+        in_use = ClusterClient.of(bootstrap, timeout_s=10)
         in_use.view()
         cluster[1].kill()
 
@@ -50,7 +49,7 @@ def test_given_the_throttle_of_a_command_that_was_stopped_when_it_is_run_again_t
         tools = QuickTools(cluster.bootstrap)
         lists = {"leader.replication.throttled.replicas": "0:1", "follower.replication.throttled.replicas": "0:2"}
         rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "1000"}
-        ClusterClient(Brokers(cluster.bootstrap, timeout_s=10)).configure(
+        ClusterClient.of(cluster.bootstrap, timeout_s=10).configure(
             {
                 (ResourceType.TOPIC, topic_name): lists,
                 (ResourceType.BROKER, "1"): rates,

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import penstock
 from penstock.cli import broker, cluster, group, log, topic, transaction
+from penstock.cli.client import fail
 from penstock.cli.consume import consume
 from penstock.cli.flags_help import add_broker_commands
 from penstock.cli.produce import produce
 from penstock.cli.producers import producers
+from penstock.wire.errors import WireError
+
+
+class _Program(TyperGroup):
+    """What goes wrong between a command and a broker ends the command with the reason."""
+
+    def invoke(self, ctx: Any) -> object:
+        try:
+            return super().invoke(ctx)
+        except WireError as error:
+            fail(str(error))
 
 
 def run() -> None:
@@ -21,6 +34,7 @@ def run() -> None:
 def build_app() -> typer.Typer:
     app = typer.Typer(
         name="penstock",
+        cls=_Program,
         help="A message queue that speaks the Kafka protocol: the broker, and tools for any broker of that protocol.",
         no_args_is_help=True,
         add_completion=False,

@@ -11,7 +11,6 @@ import typer
 from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
 from penstock.cli.cluster_client import ClusterClient
 from penstock.cli.cluster_view import ClusterView
-from penstock.cli.connection import reason
 from penstock.cli.moving import LOOK_EVERY_S, carry_out, show_plan, wait_until_moved
 from penstock.cli.options import AsJson, DryRun, Yes, confirm
 from penstock.cli.terminal import counted
@@ -19,6 +18,7 @@ from penstock.cli.throttling import Throttle, take_back_throttle_of_drain, throt
 from penstock.controller.balance import Move, vacated
 from penstock.core.errors import BrokerError
 from penstock.core.internal_topics import INTERNAL_TOPICS
+from penstock.wire.errors import reason
 
 app = typer.Typer(help="Take brokers out of the cluster.", no_args_is_help=True)
 

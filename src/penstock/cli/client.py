@@ -1,17 +1,21 @@
-"""How most tools reach a broker: through confluent-kafka, with any broker of the Kafka protocol.
+"""How tools reach a broker: most through confluent-kafka, with any broker of the Kafka protocol, others by `wire`.
 
 confluent-kafka is imported when a tool needs it, never before: a broker runs without it, and says how to get it.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
+
+from penstock.wire.cluster import Cluster
+from penstock.wire.connection import reach
+from penstock.wire.errors import BadSettings
+from penstock.wire.settings import Address, ClientSettings, addresses
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -22,7 +26,7 @@ Client = TypeVar("Client")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_S = 3
-_MAX_PORT = 65535
+_CLIENT_ID = "penstock-cli"
 
 Bootstrap = Annotated[
     str,
@@ -81,7 +85,7 @@ def consumer(bootstrap: str, settings: list[str] | None, own: Settings) -> Consu
     _require_confluent_kafka()
     from confluent_kafka import Consumer
 
-    group: Settings = {"group.id": "penstock-cli", "enable.auto.commit": False, "enable.auto.offset.store": False}
+    group: Settings = {"group.id": _CLIENT_ID, "enable.auto.commit": False, "enable.auto.offset.store": False}
     return _made(Consumer, client_settings(bootstrap, settings, group | own))
 
 
@@ -106,34 +110,31 @@ def client_settings(bootstrap: str, settings: list[str] | None, own: Settings) -
     _check_reachable(bootstrap)
     # librdkafka's log would tell of every attempt to connect; what failed is said once, by `fail`.
     quiet: Settings = {"log_level": 0}
-    return {"bootstrap.servers": bootstrap, "client.id": "penstock-cli"} | quiet | own | pairs("-X", settings)
+    return {"bootstrap.servers": bootstrap, "client.id": _CLIENT_ID} | quiet | own | pairs("-X", settings)
 
 
 def _check_reachable(bootstrap: str) -> None:
     """Nothing listening is the most common mistake, and librdkafka would try for the whole timeout."""
-    reach(bootstrap).close()
+    channel, _ = reach(_addresses(bootstrap), _CONNECT_TIMEOUT_S)
+    channel.close()
 
 
-def reach(bootstrap: str) -> socket.socket:
-    """A connection to the first of the brokers that answers; the command ends here when there is none."""
-    reasons = []
-    for host, port in addresses(bootstrap):
-        try:
-            return socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
-        except OSError as error:
-            reasons.append(f"{host}:{port}: {error.strerror or error}")
-    fail(f"no broker there, is it running? {'; '.join(reasons)}")
+def connected(bootstrap: str, timeout: float) -> Cluster:
+    """For requests that librdkafka does not know: without TLS and logins, for which there are no options yet."""
+    settings = ClientSettings(
+        bootstrap=_addresses(bootstrap),
+        client_id=_CLIENT_ID,
+        request_timeout_s=timeout,
+        connect_timeout_s=_CONNECT_TIMEOUT_S,
+    )
+    return Cluster(settings)
 
 
-def addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """Of `HOST:PORT,HOST:PORT`."""
-    found = []
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-            fail(f'--bootstrap-server takes HOST:PORT, not "{address}"', 2)
-        found.append((host.strip("[]"), int(port)))
-    return found
+def _addresses(bootstrap: str) -> tuple[Address, ...]:
+    try:
+        return addresses(bootstrap)
+    except BadSettings as error:
+        fail(f"--bootstrap-server {error.problem}", 2)
 
 
 def answer(what: str, future: Future[Any]) -> Any:

@@ -10,9 +10,8 @@ from itertools import groupby
 from typing import Self
 
 from penstock import __version__
-from penstock.cli.client import fail
+from penstock.cli.client import connected, fail
 from penstock.cli.cluster_view import BrokerView, ClusterView, FeatureView, PartitionView
-from penstock.cli.connection import Answer, Cluster, NoAnswer, Node, check, error_name, reason
 from penstock.controller.commands import AlterOperation, ElectionType, ResourceType
 from penstock.core.config import DRAINING_KEY, ConfigSource
 from penstock.core.errors import BrokerError, ErrorCode
@@ -49,6 +48,9 @@ from penstock.protocol.messages.reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from penstock.wire.cluster import Cluster, Node
+from penstock.wire.connection import Answer
+from penstock.wire.errors import NoAnswer, check, error_name, reason
 
 _FEATURES_SINCE = 3
 _KNOWN_WITHIN_S = 5.0
@@ -71,7 +73,7 @@ class ClusterClient:
 
     @classmethod
     def of(cls, bootstrap: str, timeout_s: float) -> Self:
-        return cls(Cluster(bootstrap, timeout_s))
+        return cls(connected(bootstrap, timeout_s))
 
     # Looking
 
@@ -290,7 +292,7 @@ class ClusterClient:
         """Of that broker, or of any. Raises NoAnswer."""
         if node is None:
             return self._cluster.ask_any(request, response)
-        return self._cluster.try_to_ask(node, request, response)
+        return self._cluster.ask(node, request, response)
 
     def _check(self, what: str, code: int, message: str | None = None) -> None:
         try:

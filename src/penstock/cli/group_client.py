@@ -9,11 +9,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.client import answer, fail, reason
-from penstock.cli.connection import Node
 from penstock.cli.group_offsets import LogRange, Offsets
 from penstock.cli.group_view import GroupView, MemberView, partition_views, partitions_of_group
 from penstock.cli.terminal import counted
 from penstock.core.ids import TopicPartition
+from penstock.wire.cluster import Node
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import (

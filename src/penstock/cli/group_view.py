@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from penstock.cli.connection import Node
 from penstock.cli.terminal import counted, print_columns, shown
 from penstock.core.ids import TopicPartition
+from penstock.wire.cluster import Node
 
 NOTHING = "-"
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout
-from penstock.cli.connection import Cluster
+from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, connected
 from penstock.cli.options import AsJson, topic_selections
 from penstock.cli.terminal import print_json
 from penstock.cli.transaction_client import TransactionClient
@@ -22,7 +21,7 @@ def producers(
 ) -> None:
     """Show the idempotent and transactional producers of a topic's partitions."""
     selections = topic_selections(topics, option="")
-    client = TransactionClient(Cluster(bootstrap, timeout))
+    client = TransactionClient(connected(bootstrap, timeout))
     views = client.producers(client.leaders(selections))
     if json:
         print_json([view.document() for view in views])

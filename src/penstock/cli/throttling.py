@@ -16,10 +16,10 @@ import typer
 
 from penstock.cli.client import fail
 from penstock.cli.cluster_client import ClusterClient, Configs, Resource
-from penstock.cli.connection import NoAnswer
 from penstock.controller.balance import Move
 from penstock.controller.commands import ResourceType
 from penstock.core.ids import TopicPartition
+from penstock.wire.errors import NoAnswer
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?(?:/s)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

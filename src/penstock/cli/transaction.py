@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, fail
-from penstock.cli.connection import Cluster, reason
+from penstock.cli.client import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, Timeout, connected, fail
 from penstock.cli.options import AsJson, TopicChoices, Yes, confirm, known_names, topic_selections
 from penstock.cli.terminal import counted, print_json, shown
 from penstock.cli.transaction_client import TransactionClient
@@ -30,6 +29,7 @@ from penstock.cli.transaction_view import (
     print_transaction,
 )
 from penstock.core.errors import BrokerError
+from penstock.wire.errors import reason
 
 app = typer.Typer(help="List, describe and abort transactions, also those that hang.", no_args_is_help=True)
 
@@ -78,7 +78,7 @@ def list_transactions(
         fail("--hanging finds transactions in partitions: it goes with --topic, --producer-id and --older-than", 2)
     if selections and not hanging:
         fail("--topic goes with --hanging: coordinators do not list transactions by topic", 2)
-    client = TransactionClient(Cluster(bootstrap, timeout))
+    client = TransactionClient(connected(bootstrap, timeout))
     if hanging:
         search = client.hanging(selections, producer_id or (), _hanging_ms(older_than))
         _print_search(search, json)
@@ -102,7 +102,7 @@ def describe(
 ) -> None:
     """Show a transactional id's state, producer, timeout and partitions."""
     named = _names(transactional_ids)
-    views = _described(TransactionClient(Cluster(bootstrap, timeout)), named)
+    views = _described(TransactionClient(connected(bootstrap, timeout)), named)
     if json:
         print_json([view.document() for view in views])
         return
@@ -131,7 +131,7 @@ def abort(
     named, selections = _names(transactional_ids or []), topic_selections(topic)
     if not hanging and (selections or producer_id or older_than is not None):
         fail("--topic, --producer-id and --older-than go with --hanging", 2)
-    client = TransactionClient(Cluster(bootstrap, timeout))
+    client = TransactionClient(connected(bootstrap, timeout))
     if hanging:
         find = partial(client.hanging, selections, producer_id or (), _hanging_ms(older_than))
         failures = _end_hanging(client, find, yes)

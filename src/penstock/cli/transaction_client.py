@@ -13,7 +13,6 @@ from functools import partial
 from itertools import groupby
 
 from penstock.cli.client import fail
-from penstock.cli.connection import Cluster, Node, check, error_name
 from penstock.cli.group_offsets import Selection
 from penstock.cli.transaction_view import HangingSearch, ListedView, ProducerView, TransactionView
 from penstock.core.errors import ErrorCode
@@ -34,6 +33,8 @@ from penstock.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from penstock.wire.cluster import Cluster, Node
+from penstock.wire.errors import check, error_name
 
 _PARTITIONS_PER_REQUEST = 500
 _DURATION_SINCE, _PATTERN_SINCE = 1, 2

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Self
 
-from penstock.cli.connection import Node
 from penstock.cli.group_view import NOTHING, assignment_text
 from penstock.cli.terminal import print_columns, shown
 from penstock.core.ids import TopicPartition
 from penstock.protocol.messages.transactions import ProducerState
+from penstock.wire.cluster import Node
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 ONGOING = "Ongoing"
