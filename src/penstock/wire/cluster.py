@@ -91,9 +91,12 @@ class Cluster:
             connection = None
         if connection is None:
             connection = self.connect(node)
-        answer = connection.ask(request, response, needed)
         self._connections[node] = connection
-        return answer
+        try:
+            return connection.ask(request, response, needed)
+        except NoAnswer:
+            del self._connections[node]
+            raise
 
     def ask_any(self, request: Request, response: type[Answer], needed: int = 0) -> Answer:
         """For what every broker can answer, or passes on. It may be asked twice. Raises Unreachable."""

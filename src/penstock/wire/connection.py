@@ -144,7 +144,9 @@ class Connection:
             self._broken(error)
 
     def is_closed(self) -> bool:
-        """By the other side, while nothing was asked: nothing else could come."""
+        """By us, or by the other side while nothing was asked: nothing else could come."""
+        if self._channel.fileno() < 0:
+            return True
         self._channel.setblocking(False)
         try:
             self._channel.recv(1)
