@@ -137,7 +137,6 @@ def test_given_aborted_and_committed_transactions_when_read_then_committed_reade
             producer.produce(topic, b"%d-%d" % (number, each), partition=0)
             producer.flush(30)  # a batch each
         (producer.commit_transaction if is_committed else producer.abort_transaction)(30)
-    write(raw, topic, a_batch(b"last"))
     per_transaction = [
         [b"%d-%d" % (number, each) for each in range(5)] + [None] for number in range(len(outcomes))
     ]  # with its marker
@@ -145,7 +144,8 @@ def test_given_aborted_and_committed_transactions_when_read_then_committed_reade
 
     with a_client(broker.bootstrap, max_partition_fetch_bytes=300) as cluster:
         partition = TopicPartition(topic, 0)
-        eventually(lambda: latest(cluster, [partition]) == {partition: len(log)})
+        eventually(lambda: latest(cluster, [partition]) == {partition: len(log) - 1})  # the last marker is written
+        write(raw, topic, a_batch(b"last"))
         everything = offsets_and_values(cluster, topic, 0, len(log), isolation=UNCOMMITTED)
         committed = offsets_and_values(cluster, topic, 0, len(log), isolation=COMMITTED)
         suffixes = [offsets_and_values(cluster, topic, start, len(log)) for start in range(len(log))]

@@ -60,7 +60,7 @@ class Connection:
         self._address = address
         self._channel = channel
         self._correlation_id = 0
-        self._has_answered = False
+        self._answers = 0
         self._versions: dict[int, tuple[int, int]] = {}
         try:
             self._begin()
@@ -91,7 +91,6 @@ class Connection:
                 self._fail(f"cannot be talked to with TLS: {getattr(error, 'reason', None) or error}")
         known = self.receive(self._send(ApiVersionsRequest(), ApiVersionsResponse, _ANY_BROKER_KNOWS))
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in known.api_keys}
-        self._has_answered = True
         if self._settings.login is not None:
             from penstock.wire.login import log_in
 
@@ -139,9 +138,11 @@ class Connection:
             correlation_id, start = read_response_header(answered, flexible=asked.has_tags)
             if correlation_id != asked.correlation_id:
                 raise MalformedRequest(f"an answer to {correlation_id}")
-            return asked.response.decode(answered[start:], asked.version)
+            answer = asked.response.decode(answered[start:], asked.version)
         except (OSError, MalformedRequest) as error:
             self._broken(error)
+        self._answers += 1
+        return answer
 
     def is_closed(self) -> bool:
         """By us, or by the other side while nothing was asked: nothing else could come."""
@@ -179,10 +180,18 @@ class Connection:
     def _broken(self, error: Exception) -> NoReturn:
         if isinstance(error, TimeoutError):
             self._fail(f"did not answer within {self._settings.request_timeout_s:g} s")
-        if self._has_answered and isinstance(error, OSError):
-            self._fail("has closed the connection")
-        how = "without TLS and logins" if self._settings.security_protocol == "PLAINTEXT" else "when asked like this"
-        self._fail(f"does not answer as brokers do {how} (security.protocol is {self._settings.security_protocol})")
+        if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+            # In TLS 1.3 the client has long finished when the broker looks at its certificate.
+            self.close()
+            raise NotAuthenticated(f"the broker at {self._address} does not trust us: {error.reason}") from None
+        protocol = self._settings.security_protocol
+        if self._answers and isinstance(error, OSError):
+            # Anybody may ask for versions.
+            wants_login = self._answers == 1 and self._settings.login is None
+            hint = f": perhaps it wants a login (security.protocol is {protocol})" if wants_login else ""
+            self._fail(f"has closed the connection{hint}")
+        how = "without TLS and logins" if protocol == "PLAINTEXT" else "when asked like this"
+        self._fail(f"does not answer as brokers do {how} (security.protocol is {protocol})")
 
     def _fail(self, how: str) -> NoReturn:
         self.close()
