@@ -53,7 +53,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Entry], list[tuple[int, int, int]]]:
     steps = st.tuples(st.sampled_from(PRODUCERS), st.sampled_from(("plain", "write", "write", "commit", "abort")))
     for producer_id, step in draw(st.lists(steps, max_size=30)):
         if step == "plain":
-            append(producer_id if producer_id not in began else -1, draw(st.integers(1, 3)), transactional=False)
+            append(producer_id, draw(st.integers(1, 3)), transactional=False)
         elif step == "write":
             began.setdefault(producer_id, []).append(append(producer_id, draw(st.integers(1, 3)), transactional=True))
         elif producer_id in began:

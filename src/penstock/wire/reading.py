@@ -114,7 +114,9 @@ class PartitionReader:
                 # What was waited for here is not the broker's fault.
                 patience.progressed()
                 corrupt_tries = empty_answers = 0
-            elif self._readable_end is not None and self._readable_end >= self._end:
+            elif self._readable_end is None:
+                patience.after(f"reading {self._partition}", NotNow("the broker's quota is used up"))
+            elif self._readable_end >= self._end:
                 # Records up to there can be read, and none came: there is a gap at the end.
                 empty_answers += 1
                 if empty_answers == _SURE_AFTER:
@@ -192,8 +194,6 @@ class PartitionReader:
         raise OffsetsLost(self._partition.topic, self._partition.partition, wanted, first, end)
 
     def _why_nothing_comes(self) -> str:
-        if self._readable_end is None:
-            return "the broker's quota is used up"
         what = "committed records end" if self._isolation is Isolation.READ_COMMITTED else "the partition ends"
         return f"{what} at offset {self._readable_end}, and those up to {self._end} were asked for"
 
