@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -119,6 +122,42 @@ def test_given_a_batch_larger_than_a_fetch_when_read_then_it_comes_whole(
         found = offsets_and_values(cluster, topic_name, 0, 3)
 
     assert found == {0: b"before", 1: large, 2: b"after"}
+
+
+def test_given_a_long_partition_when_it_is_read_in_a_process_then_memory_stays_within_a_few_parts(
+    broker: BrokerProcess, raw: RawClient, topic: str
+) -> None:
+    batch = a_batch(*(random.Random(number).randbytes(1_000) for number in range(900)))
+    write(raw, topic, *[batch] * 120)  # 108 MB
+
+    arguments = [sys.executable, "-c", READER, broker.bootstrap, topic, str(900 * 120)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    finished = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=100)
+
+    assert finished.returncode == 0, finished.stderr
+    rows, grown_kilobytes = map(int, finished.stdout.split())
+    assert rows == 900 * 120
+    assert grown_kilobytes < 48 << 10
+
+
+# Reads a partition in parts of 4 MB, and prints how many rows there were and by how many KB the process grew meanwhile.
+READER = """
+import sys
+from pathlib import Path
+from penstock.core.ids import TopicPartition
+from penstock.wire.cluster import Cluster
+from penstock.wire.reading import read
+from penstock.wire.settings import ClientSettings
+
+def peak():  # of this process alone: getrusage begins with that of the one that started it
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+bootstrap, topic, end = sys.argv[1:]
+cluster = Cluster(ClientSettings.parse({"bootstrap.servers": bootstrap}))
+before = peak()
+rows = sum(part.rows for part in read(cluster, TopicPartition(topic, 0), 0, int(end), max_bytes=4 << 20))
+print(rows, peak() - before)
+"""
 
 
 # Transactions

@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.core.ids import TopicPartition
 from penstock.wire.errors import BadSettings, NotAuthenticated, Unreachable, WireError
 from penstock.wire.offsets import latest
-from tests.testkit import RawClient
+from tests.testkit import RawClient, eventually
 from tests.testkit.asking import a_batch, create_usable_topic, produce
 from tests.testkit.java import require_jars
-from tests.wire.reading import a_client, offsets_and_values
+from tests.wire.reading import UNCOMMITTED, a_client, offsets_and_values
 from tests.wire.secured_kafka import KEY_PASSWORD, PASSWORD, USER, SecuredKafka
+
+# One worker starts it for all.
+pytestmark = pytest.mark.xdist_group("secured-kafka")
 
 TOPIC = "orders"
 
@@ -82,6 +86,29 @@ def test_given_tls_and_a_login_then_records_are_read(kafka: SecuredKafka, mechan
 
 def test_given_a_login_without_tls_then_records_are_read(kafka: SecuredKafka) -> None:
     assert read_all(kafka, with_login("SCRAM-SHA-512")) == {0: b"one", 1: b"two"}
+
+
+def test_given_transactions_on_kafka_when_read_over_tls_then_committed_readers_see_just_the_committed(
+    kafka: SecuredKafka, topic_name: str
+) -> None:
+    with RawClient(kafka.address) as raw:
+        create_usable_topic(raw, topic_name)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic_name, "log_level": 0})
+    producer.init_transactions(60)
+    for number, end in enumerate((producer.abort_transaction, producer.commit_transaction) * 2):
+        producer.begin_transaction()
+        producer.produce(topic_name, b"%d" % number, partition=0)
+        producer.flush(60)  # an abort throws away what was not sent
+        end(60)
+
+    partition = TopicPartition(topic_name, 0)
+    settings = with_login("PLAIN", "SASL_SSL", ssl_ca_location=kafka.directory / "ca.pem")
+    with a_client(kafka.bootstrap_of("SASL_SSL"), **settings) as cluster:
+        eventually(lambda: latest(cluster, [partition]) == {partition: 8}, 30)  # with markers
+
+        assert offsets_and_values(cluster, topic_name, 0, 8) == {2: b"1", 6: b"3"}
+        uncommitted = offsets_and_values(cluster, topic_name, 0, 8, isolation=UNCOMMITTED)
+        assert uncommitted == {0: b"0", 2: b"1", 4: b"2", 6: b"3"}
 
 
 def test_given_certificates_that_do_not_fit_then_it_is_said_which(kafka: SecuredKafka) -> None:
