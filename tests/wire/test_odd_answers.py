@@ -109,6 +109,18 @@ def test_given_trouble_that_passes_when_it_has_then_the_range_is_read_to_its_end
         assert offsets_and_values(cluster, TOPIC, 0, 2) == {0: b"0", 1: b"1"}
 
 
+def test_given_a_broker_that_is_cut_off_and_names_an_old_leader_when_read_then_another_one_is_asked() -> None:
+    old = PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    with (
+        an_odd_broker(lambda _: old) as cut_off,
+        an_odd_broker(lambda offset: batches(offset, end=2)) as other,
+        a_client(f"{cut_off.bootstrap},{other.bootstrap}") as cluster,
+    ):
+        assert offsets_and_values(cluster, TOPIC, 0, 2) == {0: b"0", 1: b"1"}
+
+    assert (cut_off.fetched, other.fetched) == ([0], [0, 1])
+
+
 def test_given_a_refusal_that_does_not_pass_when_read_then_it_is_named() -> None:
     refused = PartitionData(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with (

@@ -53,6 +53,7 @@ def test_given_the_names_of_java_and_of_librdkafka_then_they_say_the_same() -> N
     assert settings.login == Login(Mechanism.SCRAM_SHA_256, "me", 'a"b\\c')
     assert settings.security_protocol == "SASL_SSL"
     assert 'a"b' not in repr(settings)
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_given_the_names_of_java_and_of_librdkafka_then_they_say_the_same() -> N
         ({**SERVERS, "request.timout.ms": 5}, "request.timout.ms is not a setting: did you mean request.timeout.ms?"),
         ({**SERVERS, "xyz": 5}, "xyz is not a setting"),
         ({**SERVERS, "request.timeout.ms": "soon"}, 'request.timeout.ms takes a number above 0, not "soon"'),
+        ({**SERVERS, "request.timeout.ms": 400}, "fetch.max.wait.ms must be below request.timeout.ms"),
         ({**SERVERS, "security.protocol": "TLS"}, "security.protocol takes PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({**SERVERS, "security.protocol": "SASL_SSL"}, "sasl.mechanism is missing"),
         (

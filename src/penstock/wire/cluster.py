@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -71,6 +72,7 @@ class Cluster:
         self._connections: dict[Node, Connection] = {}
         self._seen: list[Address] = []
         self._topics: dict[str, Topic] = {}
+        self._is_doubted = False
         try:
             self._any = Connection(*reach(settings.bootstrap, settings.connect_timeout_s), settings)
         except NoAnswer as error:
@@ -126,6 +128,18 @@ class Cluster:
                     first = first or error
         raise Unreachable(str(first)) from None
 
+    def _ask_somebody_else(self) -> None:
+        """From now on, if there is anybody else that answers."""
+        self._is_doubted = False
+        known = list(dict.fromkeys((*self._seen, *self.settings.bootstrap)))
+        at = known.index(self._any.address) if self._any.address in known else 0
+        for address in known[at + 1 :] + known[:at]:
+            with suppress(NoAnswer):
+                other = Connection.to(address, self.settings)
+                self._any.close()
+                self._any = other
+                return
+
     # Looking
 
     def nodes(self) -> list[Node]:
@@ -139,6 +153,8 @@ class Cluster:
 
     def look_up(self, names: Collection[str]) -> dict[str, Topic]:
         """These topics as they are now. Raises UnknownTopic with all that are not there; creates none."""
+        if self._is_doubted:
+            self._ask_somebody_else()
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
         )
@@ -164,8 +180,8 @@ class Cluster:
         return leader
 
     def forget(self, topic: str) -> None:
-        """Asked for again when it is needed."""
-        self._topics.pop(topic, None)
+        """Asked for again when it is needed, and of another broker: who told us may be cut off from the others."""
+        self._is_doubted = self._topics.pop(topic, None) is not None or self._is_doubted
 
     def coordinator_of(self, transactional_id: str) -> Node:
         """Raises BrokerError while there is none."""

@@ -111,7 +111,7 @@ class ClientSettings:
         if "bootstrap.servers" not in values:
             raise BadSettings("bootstrap.servers", "is missing: it takes HOST:PORT, several with commas")
         secured, with_login = read.security()
-        return cls(
+        settings = cls(
             bootstrap=addresses(read.text("bootstrap.servers")),
             client_id=read.text("client.id", DEFAULT_CLIENT_ID),
             request_timeout_s=read.seconds("request.timeout.ms", 30_000),
@@ -123,6 +123,9 @@ class ClientSettings:
             tls=read.tls() if secured else None,
             login=read.login() if with_login else None,
         )
+        if settings.fetch_wait_ms >= settings.request_timeout_s * 1_000:
+            raise BadSettings("fetch.max.wait.ms", "must be below request.timeout.ms, or no answer ever comes in time")
+        return settings
 
 
 def addresses(bootstrap: str) -> tuple[Address, ...]:
