@@ -91,12 +91,12 @@ def test_given_no_descriptor_left_when_produced_with_acks_all_then_it_is_answere
     broker: Broker,
 ) -> None:
     with RawClient(broker.address) as client, RawClient(broker.address) as waiting:
-        # A first flush opens files: partition.metadata, and the directories. From the page cache nothing is flushed.
+        # The flush after the first record of a leader writes down its epoch. From the page cache nothing is flushed.
         create_topic(client, "orders", flush_messages=2**63 - 1)
         assert produce(client, "orders", a_batch(b"a")).error_code == 0
-        flush_every_message(client, "orders")
 
         with no_descriptor_left(broker):
+            flush_every_message(client, "orders")
             request = produce_request("orders", {0: a_batch(b"b")}, timeout_ms=60_000)
             asked = waiting.send_request(ProduceRequest.API_KEY, PRODUCE_VERSION, request.encode(PRODUCE_VERSION))
             hurried = produce(client, "orders", a_batch(b"c"), timeout_ms=1)
