@@ -25,7 +25,7 @@ _NUMBERS = itertools.count(1)
 class BrokerProcess(ABC):
     """Penstock and Apache Kafka behind one surface, so that a test can be run against either."""
 
-    START_TIMEOUT_S: float = 20
+    START_TIMEOUT_S: float = 60
     STOP_TIMEOUT_S: float = 20
 
     def __init__(
