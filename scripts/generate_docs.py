@@ -74,6 +74,7 @@ PACKAGES = (
     ("server", "The broker put together, its HTTP port, and the supervisor of several."),
     ("wire", "A small synchronous client of any cluster: for the tools, and for Spark's readers."),
     ("cli", "The command `penstock`."),
+    ("spark", "Spark's data source, sink and pipelines. Know the broker only on the wire."),
     ("sdk", "The Python SDK. Knows the broker only through confluent-kafka."),
 )
 

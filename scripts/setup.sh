@@ -151,7 +151,7 @@ make_virtual_environment() {
 install_python_packages() {
     local what=.
     if [ "$mode" = all ]; then
-        what='.[dev,etcd]'
+        what='.[dev,etcd,spark]'
     fi
     say "installing Python packages ($mode)"
     # As PIP_CONSTRAINT the pins hold in the isolated build environment too, where Cython and setuptools come from.

@@ -1,0 +1,46 @@
+"""A Spark session that knows topics and is set up for them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+_SETTINGS = {
+    # What a reader is told of filters decides how much it fetches; Spark keeps that from Python readers by default.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Offsets and times of records are UTC, wherever the driver runs.
+    "spark.sql.session.timeZone": "UTC",
+    # What Iceberg asks for of Parquet files.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Python tells when a source reads on: a bar that Spark draws over it helps nobody.
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(
+    name: str = "penstock", master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, made if there is none. `master` is local[*] where nothing else says it.
+
+    `settings` come before ours, and those of `spark-submit` and spark-defaults.conf stay where we have none.
+    """
+    # Workers run the Python that the driver runs: another one may not have this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in (_SETTINGS | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("penstock")` known to a session."""
+    from penstock.spark.data_source import PenstockDataSource
+
+    spark.dataSource.register(PenstockDataSource)
