@@ -1,0 +1,27 @@
+"""What ends a pipeline, in the words that its user reads."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+
+_RAISED = re.compile(r"^(?:\w+\.)*(?P<name>\w*(?:Error|Exception|Exit|Lost|Refused|Recreated|TimedOut)): (?P<why>.+)$")
+_PLUMBING = ("PySparkRuntimeError", "SparkException", "Py4JException", "SparkRuntimeException", "Py4JJavaError")
+
+
+class PipelineError(Exception):
+    """The message is for a person, and is all that is needed to understand what happened."""
+
+
+def why(error: Exception) -> str:
+    """What is at the bottom of a query's failure: Spark wraps it in the stack traces of two languages."""
+    text = str(error)
+    if not isinstance(error, PySparkException) and "Traceback" not in text:
+        return text
+    found = [match for line in text.splitlines() if (match := _RAISED.match(line.strip()))]
+    # Causes come later than what they cause; what Spark says of its own calls explains nothing.
+    for match in reversed(found):
+        if match["name"] not in _PLUMBING:
+            return match["why"]
+    return text.splitlines()[0] if text else type(error).__name__

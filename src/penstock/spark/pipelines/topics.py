@@ -1,0 +1,65 @@
+"""The topics that a pipeline reads or writes, looked at before anything runs.
+
+A wrong name, address or password is one sentence on the driver then, and not a stack trace from an executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.readwriter import DataFrameReader
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.wire.cluster import Cluster
+from penstock.wire.settings import ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """`kafka` is settings of the client, without the prefix that Spark wants for them."""
+
+    bootstrap: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    def settings(self) -> ClientSettings:
+        """Raises BadSettings."""
+        return ClientSettings.parse({"bootstrap.servers": self.bootstrap, **self.kafka})
+
+    def options(self) -> dict[str, str]:
+        return {f"kafka.{key}": value for key, value in {"bootstrap.servers": self.bootstrap, **self.kafka}.items()}
+
+    def partitions_of(self, topics: Sequence[str]) -> dict[str, int]:
+        """How many each topic has. Raises WireError: UnknownTopic with all that are missing, Unreachable..."""
+        with closing(Cluster(self.settings())) as cluster:
+            return {name: len(topic.leaders) for name, topic in cluster.look_up(topics).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """Topics to read. `options` are further ones of the format, such as startingOffsets or failOnDataLoss."""
+
+    brokers: Brokers
+    topics: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> dict[str, int]:
+        """How many partitions each topic has. Raises PipelineError, WireError."""
+        if not self.topics:
+            raise PipelineError("no topic was named")
+        return self.brokers.partitions_of(self.topics)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader: DataStreamReader = spark.readStream.format("penstock")
+        return reader.options(**self._all_options()).load()
+
+    def table(self, spark: SparkSession) -> DataFrame:
+        """What is there now."""
+        reader: DataFrameReader = spark.read.format("penstock")
+        return reader.options(**self._all_options()).load()
+
+    def _all_options(self) -> dict[str, str]:
+        return self.brokers.options() | {"subscribe": ",".join(self.topics)} | dict(self.options)
