@@ -1,0 +1,99 @@
+"""What one task of a source does: a range of one partition, from its leader, as record batches.
+
+All it is told is in the range and in the options: it may run on another machine, again, or twice at once, and has the
+same rows each time. Its memory is that of a part, however long the range is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock.core.ids import TopicId, TopicPartition
+from penstock.protocol.records.columns import Columns, Taken
+from penstock.spark.arrow_batches import record_batch
+from penstock.spark.errors import DataLost, plainly
+from penstock.spark.source_options import SourceOptions
+from penstock.wire.cluster import Cluster
+from penstock.wire.errors import OffsetsLost, TopicRecreated, UnknownTopic
+from penstock.wire.patience import PASSING, Patience
+from penstock.wire.reading import DEFAULT_BYTES, DEFAULT_ROWS, PartitionReader
+from penstock.wire.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RangeOfPartition(InputPartition):
+    """`topic_id` is that of the topic which the offsets are of, where it is known."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    topic_id: TopicId | None
+
+
+def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[RecordBatch]:
+    """Raises WireError, DataLost."""
+    if not isinstance(wanted, RangeOfPartition):
+        return  # what Spark makes up where there is nothing to read
+    with plainly(), closing(_connected(options.settings)) as cluster:
+        start = wanted.start
+        while start < wanted.end:
+            try:
+                yield from _batches(cluster, options, wanted, start)
+                return
+            except OffsetsLost as lost:
+                _lose(options, str(lost), lost)
+                start = lost.first if lost.wanted < lost.first else wanted.end
+            except (TopicRecreated, UnknownTopic) as gone:
+                _lose(options, f"offsets {wanted.start} to {wanted.end} of {wanted.partition}: {gone}", gone)
+                return
+
+
+def _connected(settings: ClientSettings) -> Cluster:
+    """The driver has reached a broker a moment ago: if there is none now, one will come back."""
+    patience = Patience(settings)
+    while True:
+        try:
+            return Cluster(settings)
+        except PASSING as error:
+            patience.after("connecting", error)
+
+
+def _batches(cluster: Cluster, options: SourceOptions, wanted: RangeOfPartition, start: int) -> Iterator[RecordBatch]:
+    reader = PartitionReader(cluster, wanted.partition, start, wanted.end, options.isolation, wanted.topic_id)
+    with closing(reader):
+        for timestamp_type, taken in _parts(reader, options.includes_headers):
+            yield record_batch(taken, wanted.partition, timestamp_type)
+
+
+def _parts(reader: PartitionReader, with_headers: bool) -> Iterator[tuple[int, Taken]]:
+    """Each with one type of timestamps, which a topic's configuration may change between two batches."""
+    columns = Columns(with_headers=with_headers)
+    timestamp_type = 0
+    for part in reader.parts():
+        for batch in reader.visible(part):
+            if batch.header.is_log_append_time != timestamp_type:
+                if columns.rows:
+                    yield timestamp_type, columns.take()
+                timestamp_type = int(batch.header.is_log_append_time)
+            reader.add_to(columns, part, batch)
+            if columns.rows >= DEFAULT_ROWS or columns.size >= DEFAULT_BYTES:
+                yield timestamp_type, columns.take()
+    if columns.rows:
+        yield timestamp_type, columns.take()
+
+
+def _lose(options: SourceOptions, what: str, why: Exception) -> None:
+    if options.fails_on_data_loss:
+        raise DataLost(f"{what} (failOnDataLoss=false goes on without it)") from why
+    _log.warning("data lost: %s", what)
