@@ -16,7 +16,7 @@ setup(
             extra_compile_args=["-O2"],
             optional=True,
         )
-        for name in ("_kernel", "_compaction", "_columns")
+        for name in ("_kernel", "_compaction", "_columns", "_checksum")
     ]
     + [
         Extension(

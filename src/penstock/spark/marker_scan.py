@@ -1,0 +1,128 @@
+"""The last committed marker of a task, read without waiting for anybody.
+
+Other tasks have transactions open in the same partition all the time, and a reader of committed records would wait for
+them. So everything is read up to the high watermark, and the control batches say what became of what. Whoever asks has
+fenced its own task's earlier attempts first: of that task nothing is open any more, so the answer is final.
+
+What was read once is remembered in the process, per writer, and the next batch reads only what is new. A process that
+knows nothing reads the partition from its start, which compaction keeps short.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import closing
+
+from penstock.core.errors import BrokerError
+from penstock.core.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from penstock.protocol.control import read_end_marker
+from penstock.protocol.records import InvalidRecords, StoredRecord, iterate
+from penstock.spark.markers import Marker, MarkerKey, UnreadableMarker
+from penstock.wire.cluster import Cluster
+from penstock.wire.errors import CorruptRecords, OffsetsLost, TopicRecreated, WireError
+from penstock.wire.fetching import Batch
+from penstock.wire.offsets import Isolation, earliest, latest
+from penstock.wire.reading import Part, PartitionReader
+
+_MAX_SCANS = 64
+_UNCOMMITTED = Isolation.READ_UNCOMMITTED
+
+
+class StillOpen(WireError):
+    """A marker's transaction has not ended although it must have."""
+
+
+class MarkerScan:
+    """What one writer's tasks have left in one partition, as far as it was read."""
+
+    def __init__(self, partition: TopicPartition, writer: str) -> None:
+        self._partition = partition
+        # All keys of a writer begin alike: those of others are not looked at more closely.
+        self._prefix = MarkerKey(writer, 0).to_bytes().removesuffix(b"0}")
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._topic_id: TopicId = NO_TOPIC_ID
+        self._position: int | None = None
+        self._committed: dict[bytes, bytes] = {}
+        self._open: dict[int, dict[bytes, bytes | None]] = {}
+
+    def last(self, cluster: Cluster, key: MarkerKey) -> Marker | None:
+        """Raises WireError, UnreadableMarker."""
+        try:
+            self._catch_up(cluster)
+        except (TopicRecreated, OffsetsLost):
+            # What is there now counts.
+            self._begin_anew()
+            self._catch_up(cluster)
+        name = key.to_bytes()
+        if any(name in markers for markers in self._open.values()):
+            raise StillOpen(f"{self._partition}: a transaction of {key.transactional_id} has not ended")
+        value = self._committed.get(name)
+        try:
+            return None if value is None else Marker.from_bytes(value)
+        except UnreadableMarker as error:
+            raise UnreadableMarker(f"{self._partition}, key {name.decode()}: {error}") from None
+
+    def _catch_up(self, cluster: Cluster) -> None:
+        cluster.forget(self._partition.topic)
+        topic_id = cluster.leader_of(self._partition).topic_id
+        end = latest(cluster, [self._partition], _UNCOMMITTED)[self._partition]
+        if self._position is None or topic_id != self._topic_id or end < self._position:
+            self._begin_anew()
+            self._topic_id = topic_id
+            self._position = earliest(cluster, [self._partition])[self._partition]
+        reader = PartitionReader(cluster, self._partition, self._position, end, _UNCOMMITTED, topic_id)
+        with closing(reader):
+            for part in reader.parts():
+                for batch in part.batches:
+                    self._take(part, batch)
+                    self._position = max(self._position, batch.header.next_offset)
+        self._position = end
+
+    def _take(self, part: Part, batch: Batch) -> None:
+        try:
+            if batch.header.is_control:
+                ended = read_end_marker(part.fetched.records, batch.position)
+                if ended is not None:
+                    self._end(ended.producer_id, is_commit=ended.is_commit)
+                return
+            for record in iterate(part.fetched.records, batch.position):
+                if part.first <= record.offset and record.key is not None and record.key.startswith(self._prefix):
+                    self._add(batch, record, record.key)
+        except (ValueError, BrokerError, InvalidRecords) as error:
+            raise CorruptRecords(f"{self._partition}, offset {batch.header.base_offset}: {error}") from None
+
+    def _add(self, batch: Batch, record: StoredRecord, key: bytes) -> None:
+        if batch.header.is_transactional:
+            # A producer has one transaction at a time, whatever its epoch.
+            self._open.setdefault(batch.header.producer_id, {})[key] = record.value
+        else:
+            self._commit({key: record.value})  # by hand: to forget a writer, for example
+
+    def _end(self, producer_id: int, *, is_commit: bool) -> None:
+        markers = self._open.pop(producer_id, {})
+        if is_commit:
+            self._commit(markers)
+
+    def _commit(self, markers: dict[bytes, bytes | None]) -> None:
+        for key, value in markers.items():
+            if value is None:
+                self._committed.pop(key, None)
+            else:
+                self._committed[key] = value
+
+
+_scans: OrderedDict[tuple[object, ...], MarkerScan] = OrderedDict()
+
+
+def last_marker(cluster: Cluster, topic: str, key: MarkerKey) -> Marker | None:
+    """Of what was committed, when nothing of this task's can be open. Raises WireError, UnreadableMarker."""
+    partition = TopicPartition(topic, key.partition())
+    name = (cluster.settings.bootstrap, partition, key.writer)
+    scan = _scans.pop(name, None) or MarkerScan(partition, key.writer)
+    found = scan.last(cluster, key)
+    _scans[name] = scan  # only what has not failed is remembered
+    while len(_scans) > _MAX_SCANS:
+        _scans.popitem(last=False)
+    return found

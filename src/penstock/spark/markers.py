@@ -1,0 +1,62 @@
+"""What a task leaves behind in the transaction that carries its rows: which batch it was, and what was in it.
+
+A marker is a record of a compacted topic. Its key is who wrote (a query, or a batch write by its name) and which task,
+so the topic keeps the last one of each. It becomes visible with the rows or not at all: who finds it knows that the
+rows are there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from crc32c_rs import crc32c
+
+VERSION = 1
+# Of the topic, at least. Who looks for a marker counts on them for ever.
+PARTITIONS = 16
+_COMPACT = (",", ":")
+
+
+class UnreadableMarker(ValueError):
+    """Nothing that this version wrote."""
+
+
+class MarkerKey(NamedTuple):
+    writer: str
+    task: int
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"query": self.writer, "task": self.task}, separators=_COMPACT).encode()
+
+    def partition(self) -> int:
+        """The same wherever and whenever it is asked, however many partitions the topic is given later."""
+        return int(crc32c(self.to_bytes())) % PARTITIONS
+
+    @property
+    def transactional_id(self) -> str:
+        return f"penstock-spark-{self.writer}-{self.task}"
+
+
+class Marker(NamedTuple):
+    batch_id: int
+    rows: int
+    checksum: int
+
+    def to_bytes(self) -> bytes:
+        content = {"version": VERSION, "batch": self.batch_id, "rows": self.rows, "checksum": f"{self.checksum:016x}"}
+        return json.dumps(content, separators=_COMPACT).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Marker:
+        """Raises UnreadableMarker."""
+        try:
+            content = json.loads(value)
+            version = int(content["version"])
+            if version != VERSION:
+                raise UnreadableMarker(f"version {version} is not known here: this is an older Penstock")
+            return cls(int(content["batch"]), int(content["rows"]), int(content["checksum"], 16))
+        except UnreadableMarker:
+            raise
+        except (ValueError, TypeError, KeyError):
+            raise UnreadableMarker(f"{value[:80]!r} is no marker") from None
