@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Brings the jars of tests/compat/java/pom.xml into .jars/lib and compiles the Java test driver and the Java example into
-# .jars/driver.jar. Quick when both are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
+# Brings the jars of tests/compat/java/pom.xml into .jars/lib and those of tests/spark/java/pom.xml into .jars/spark, and compiles
+# the Java test driver and the Java example into .jars/driver.jar; one of the two with the argument `kafka` or `spark`. Quick when
+# all are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
 # (the tests that need the jars are skipped then); anything else is an error in the sources.
 set -euo pipefail
 
@@ -14,7 +15,7 @@ say() { printf 'fetch_jars: %s\n' "$*"; }
 
 out_of_reach() {
     say "$*"
-    say "The tests that need Kafka's jars (Java client, DumpLogSegments) will be skipped."
+    say "The tests that need them will be skipped."
     exit "$OUT_OF_REACH"
 }
 
@@ -22,17 +23,21 @@ out_of_reach() {
 fingerprint() { cat "$@" | sha256sum | cut -d' ' -f1; }
 stamped() { [ -f "$jars/$1.stamp" ] && [ "$(cat "$jars/$1.stamp")" = "$2" ]; }
 
+# fetch WHAT POM FOLDER: unless the folder was made from that pom already.
 fetch() {
-    local log="$jars/maven.log"
+    local what=$1 pom=$2 folder=$3 log="$jars/maven.log" wanted
+    wanted=$(fingerprint "$pom")
+    stamped "$folder" "$wanted" && return
     command -v mvn >/dev/null || out_of_reach "Maven is not installed (Debian: apt-get install maven)."
-    say "fetching Kafka's jars with Maven"
-    rm -rf "$jars/lib"
+    say "fetching $what with Maven"
+    rm -rf "${jars:?}/$folder"
     # Maven on a machine without network tries for a long time; a healthy download takes a minute.
-    if ! timeout 600 mvn -q -B -f "$sources/pom.xml" dependency:copy-dependencies \
-        -DoutputDirectory="$jars/lib" -DincludeScope=runtime >"$log" 2>&1; then
+    if ! timeout 600 mvn -q -B -f "$pom" dependency:copy-dependencies \
+        -DoutputDirectory="$jars/$folder" -DincludeScope=runtime >"$log" 2>&1; then
         grep -m 1 ERROR "$log" || true
-        out_of_reach "Maven could not bring the jars (its output: .jars/maven.log)."
+        out_of_reach "Maven could not bring $what (its output: .jars/maven.log)."
     fi
+    echo "$wanted" >"$jars/$folder.stamp"
 }
 
 compile() {
@@ -56,14 +61,16 @@ mkdir -p "$jars"
 exec 9>"$jars/lock"
 flock 9 # two test workers may come here at once
 
-jars_wanted=$(fingerprint "$sources/pom.xml")
-if ! stamped lib "$jars_wanted"; then
-    fetch
-    echo "$jars_wanted" >"$jars/lib.stamp"
+which=${1:-all}
+if [ "$which" != spark ]; then
+    fetch "Kafka's jars" "$sources/pom.xml" lib
+    classes_wanted=$(fingerprint "$sources/pom.xml" "$sources"/*.java "$examples"/*.java)
+    if ! stamped classes "$classes_wanted"; then
+        compile
+        archive
+        echo "$classes_wanted" >"$jars/classes.stamp"
+    fi
 fi
-classes_wanted=$(fingerprint "$sources/pom.xml" "$sources"/*.java "$examples"/*.java)
-if ! stamped classes "$classes_wanted"; then
-    compile
-    archive
-    echo "$classes_wanted" >"$jars/classes.stamp"
+if [ "$which" != kafka ]; then
+    fetch "Spark's own Kafka connector" "$project/tests/spark/java/pom.xml" spark
 fi

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark import session
+from tests.testkit.java import PROJECT
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 180
@@ -39,6 +40,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
+            # Spark's own Kafka connector, where it was to be had: a running session takes no further jars.
+            "spark.jars": ",".join(map(str, sorted((PROJECT / ".jars/spark").glob("*.jar")))),
         },
     )
     made.sparkContext.setLogLevel("ERROR")

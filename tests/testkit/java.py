@@ -22,18 +22,18 @@ _LOG_CONFIGURATION = PROJECT / "tests/compat/java/log4j2.properties"
 _JARS_OUT_OF_REACH = 3
 
 
-def require_jars() -> None:
+def require_jars(which: str = "kafka") -> None:
     """Makes the jars ready, or skips the asking test loudly."""
-    fetched = _fetch_jars()
+    fetched = _fetch_jars(which)
     if fetched.returncode == _JARS_OUT_OF_REACH:
-        pytest.skip(f"Kafka's jars are out of reach: {fetched.stdout.strip()}")
+        pytest.skip(f"jars are out of reach: {fetched.stdout.strip()}")
     assert fetched.returncode == 0, fetched.stdout
 
 
 @cache  # out of reach once is out of reach for the whole run: Maven may take minutes to find out
-def _fetch_jars() -> subprocess.CompletedProcess[str]:
+def _fetch_jars(which: str) -> subprocess.CompletedProcess[str]:
     script = PROJECT / "scripts/fetch_jars.sh"
-    return subprocess.run([script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.run([script, which], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def java_command(*options: str) -> list[str]:
