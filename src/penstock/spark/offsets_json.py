@@ -8,7 +8,7 @@ that no topic can have. Two texts of the same offsets are equal: Spark compares 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.core.ids import TopicId, TopicPartition, topic_id_from_text, topic_id_to_text
@@ -18,6 +18,7 @@ EARLIEST, LATEST = -2, -1
 
 _TOPIC_IDS = "#topic-ids"
 _STARTING_OFFSETS = "#starting-offsets"
+_MOST_LISTED = 5
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -29,6 +30,10 @@ class StreamOffsets:
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
     began_at: Mapping[TopicPartition, int] | None = None
+
+    def is_where(self, other: StreamOffsets) -> bool:
+        """Whether there is nothing between the two, whatever else they tell."""
+        return self.offsets == other.offsets and self.topic_ids == other.topic_ids
 
     def to_json(self) -> dict[str, object]:
         found: dict[str, object] = {**_by_topic(self.offsets)}
@@ -78,6 +83,14 @@ def parse_json(text: str, where: str) -> object:
         return json.loads(text)
     except ValueError as error:
         raise BadOffsets(f'{where} is not JSON: {error}, in "{text}"') from None
+
+
+def listed(partitions: Iterable[TopicPartition]) -> str:
+    """For messages."""
+    names = [str(each) for each in sorted(partitions)]
+    return ", ".join(names[:_MOST_LISTED]) + (
+        f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    )
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:

@@ -1,97 +1,104 @@
-"""Where a query begins and, if it is a batch, where it ends: what the options say, as offsets."""
+"""Where a query begins or ends, as its options say it: no broker has been asked yet."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from penstock.core.ids import TopicId, TopicPartition, topic_id_to_text
-from penstock.spark.errors import BadOffsets
-from penstock.spark.offsets_json import EARLIEST, LATEST
-from penstock.spark.source_options import AtEdge, AtTime, AtTimes, Position, SourceOptions
-from penstock.spark.topics import Found, SubscribedTopics
-from penstock.wire.offsets import Offsets
+from penstock.core.ids import TopicId, TopicPartition
+from penstock.spark.errors import BadOption
+from penstock.spark.offsets_json import EARLIEST, LATEST, parse_offsets, parse_times
 
-
-def starting_offsets(options: SourceOptions, topics: SubscribedTopics, found: Found) -> Offsets:
-    """Raises BadOffsets."""
-    assert options.starting is not None
-    offsets = _resolved(options.starting, topics, found)
-    late = [partition for partition, offset in offsets.items() if offset is None]
-    if late and not options.none_that_late_is_latest:
-        raise BadOffsets(
-            f"{_option(options.starting)}: {_listed(late)} has no record that late; "
-            "startingOffsetsByTimestampStrategy=latest begins at the end then"
-        )
-    ends = topics.latest(late) if late else {}
-    return {partition: ends[partition] if offset is None else offset for partition, offset in offsets.items()}
+_INT64_MAX = 2**63 - 1
+_EDGES = {"earliest": EARLIEST, "latest": LATEST}
 
 
-def ending_offsets(options: SourceOptions, topics: SubscribedTopics, found: Found) -> Offsets:
-    """Where no record is that late, it is the end. Raises BadOffsets."""
-    assert options.ending is not None
-    offsets = _resolved(options.ending, topics, found)
-    late = [partition for partition, offset in offsets.items() if offset is None]
-    ends = topics.latest(late) if late else {}
-    return {partition: ends[partition] if offset is None else offset for partition, offset in offsets.items()}
+@dataclass(frozen=True, slots=True)
+class AtEdge:
+    """EARLIEST or LATEST, of every partition. In all kinds `option` is where it was said."""
+
+    option: str
+    edge: int
 
 
-def _resolved(position: Position, topics: SubscribedTopics, found: Found) -> Mapping[TopicPartition, int | None]:
-    """None is for a time after that of every record."""
-    if isinstance(position, AtEdge):
-        return _edges(dict.fromkeys(found.partitions, position.edge), topics)
-    if isinstance(position, AtTime):
-        return topics.at_times(dict.fromkeys(found.partitions, position.time_ms))
-    if isinstance(position, AtTimes):
-        _check_partitions(position.option, position.times_ms, found)
-        return _at_times(position.times_ms, topics)
-    _check_partitions(position.option, position.offsets, found)
-    _check_topic_ids(position.option, position.topic_ids, found)
-    return _edges(position.offsets, topics)
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset, EARLIEST or LATEST by partition; `topic_ids` has those that were said."""
+
+    option: str
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, TopicId]
 
 
-def _edges(wanted: Mapping[TopicPartition, int], topics: SubscribedTopics) -> Offsets:
-    first = [partition for partition, offset in wanted.items() if offset == EARLIEST]
-    last = [partition for partition, offset in wanted.items() if offset == LATEST]
-    return {
-        **wanted,
-        **(topics.earliest(first) if first else {}),
-        **(topics.latest(last) if last else {}),
-    }
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """Milliseconds, EARLIEST or LATEST by partition."""
+
+    option: str
+    times_ms: Mapping[TopicPartition, int]
 
 
-def _at_times(times_ms: Mapping[TopicPartition, int], topics: SubscribedTopics) -> dict[TopicPartition, int | None]:
-    """A time may be EARLIEST or LATEST as well."""
-    edges = {partition: time for partition, time in times_ms.items() if time < 0}
-    times = {partition: time for partition, time in times_ms.items() if time >= 0}
-    return {**_edges(edges, topics), **topics.at_times(times)}
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """Milliseconds, the same for every partition."""
+
+    option: str
+    time_ms: int
 
 
-def _check_partitions(option: str, given: Collection[TopicPartition], found: Found) -> None:
-    """As in Spark, all are named: one that is forgotten would be read from an end that nobody chose."""
-    unknown, forgotten = set(given) - found.partitions, found.partitions - set(given)
-    if unknown:
-        raise BadOffsets(f"{option} has {_listed(unknown)}, which this query does not read")
-    if forgotten:
-        raise BadOffsets(
-            f"{option} lacks {_listed(forgotten)}: name every partition, with -2 for the first offset "
-            "and -1 for the end"
-        )
+Position = AtEdge | AtOffsets | AtTimes | AtTime
 
 
-def _check_topic_ids(option: str, given: Mapping[str, TopicId], found: Found) -> None:
-    for topic, topic_id in given.items():
-        now = found.topic_ids.get(topic, topic_id)
-        if now != topic_id:
-            raise BadOffsets(
-                f'{option} is of a topic "{topic}" that was deleted and created anew: its id was '
-                f"{topic_id_to_text(topic_id)} and is {topic_id_to_text(now)}"
-            )
+def parse_position(edge: str, values: Mapping[str, str]) -> Position | None:
+    """The most special that was said, as in Spark: one time, then times, then offsets. Raises BadOption, BadOffsets."""
+    time, times, offsets = f"{edge}Timestamp", f"{edge}OffsetsByTimestamp", f"{edge}Offsets"
+    if (text := values.get(time.lower())) is not None:
+        return AtTime(time, _milliseconds(time, text.strip()))
+    if (text := values.get(times.lower())) is not None:
+        return AtTimes(times, parse_times(text, f"option {times}"))
+    if (text := values.get(offsets.lower())) is not None:
+        return _offsets(offsets, text.strip())
+    return None
 
 
-def _option(position: Position) -> str:
-    return "startingOffsets" if isinstance(position, AtEdge) else position.option
+def _milliseconds(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= _INT64_MAX):
+        raise BadOption(option, f'takes milliseconds since 1970, not "{text}"')
+    return int(text)
 
 
-def _listed(partitions: Iterable[TopicPartition]) -> str:
-    names = [str(each) for each in sorted(partitions)]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _offsets(option: str, text: str) -> AtEdge | AtOffsets:
+    if text.lower() in _EDGES:
+        return AtEdge(option, _EDGES[text.lower()])
+    if not text.startswith("{"):
+        raise BadOption(option, f'takes earliest, latest or JSON as {{"topic": {{"0": 23}}}}, not "{text}"')
+    found = parse_offsets(text, f"option {option}")
+    return AtOffsets(option, found.offsets, found.topic_ids)
+
+
+def check_batch(starting: Position, ending: Position) -> None:
+    """Raises BadOption for what has no meaning in a batch."""
+    _refuse(starting, LATEST, "the end")
+    _refuse(ending, EARLIEST, "the first offset")
+    if isinstance(starting, AtTime) and isinstance(ending, AtTime) and ending.time_ms < starting.time_ms:
+        raise BadOption(ending.option, f"is {ending.time_ms}, before {starting.option}, which is {starting.time_ms}")
+    first, last = _by_partition(starting), _by_partition(ending)
+    if type(starting) is not type(ending):
+        return  # offsets and times cannot be compared
+    for partition, value in first.items():
+        if 0 <= last.get(partition, value) < value:
+            raise BadOption(ending.option, f"ends {partition} at {last[partition]}, before it begins at {value}")
+
+
+def _refuse(position: Position, edge: int, what: str) -> None:
+    if isinstance(position, AtEdge) and position.edge == edge:
+        raise BadOption(position.option, f"cannot be {what} in a batch query: nothing would be read")
+    for partition, value in _by_partition(position).items():
+        if value == edge:
+            raise BadOption(position.option, f"of {partition} cannot be {what} ({edge}) in a batch query")
+
+
+def _by_partition(position: Position) -> Mapping[TopicPartition, int]:
+    if isinstance(position, AtOffsets):
+        return position.offsets
+    return position.times_ms if isinstance(position, AtTimes) else {}

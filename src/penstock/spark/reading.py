@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.errors import plainly
+from penstock.spark.errors import BadOption, plainly
 from penstock.spark.source_options import SourceOptions
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -34,19 +34,35 @@ _FIELDS = [
 def schema_of(options: Mapping[str, str]) -> StructType:
     """Checks the options as well: this is the first that Spark asks."""
     with plainly():
-        includes_headers = SourceOptions.parse(options).includes_headers
-    return StructType([*_FIELDS, StructField("headers", ArrayType(_HEADER))] if includes_headers else _FIELDS)
+        return _schema(SourceOptions.parse(options))
 
 
-def batch_reader(options: Mapping[str, str]) -> DataSourceReader:
-    from penstock.spark.batch_reader import BatchReader
+def batch_reader(options: Mapping[str, str], schema: StructType | None = None) -> DataSourceReader:
+    from penstock.spark.batch_reader import BatchReader, PruningBatchReader
 
     with plainly():
-        return BatchReader(SourceOptions.parse(options).for_batch())
+        parsed = SourceOptions.parse(options).for_batch()
+        _check_schema(schema, parsed)
+        return PruningBatchReader(parsed) if parsed.pushes_filters else BatchReader(parsed)
 
 
-def stream_reader(options: Mapping[str, str]) -> DataSourceStreamReader:
+def stream_reader(options: Mapping[str, str], schema: StructType | None = None) -> DataSourceStreamReader:
     from penstock.spark.stream_reader import StreamReader
 
     with plainly():
-        return StreamReader(SourceOptions.parse(options).for_stream())
+        parsed = SourceOptions.parse(options).for_stream()
+        _check_schema(schema, parsed)
+        return StreamReader(parsed)
+
+
+def _check_schema(schema: StructType | None, options: SourceOptions) -> None:
+    """Spark lets users say what the columns are; here they are always the same."""
+    if schema is not None and schema != _schema(options):
+        raise BadOption(
+            "schema",
+            f"cannot be chosen: the columns are {_schema(options).simpleString()}, not {schema.simpleString()}",
+        )
+
+
+def _schema(options: SourceOptions) -> StructType:
+    return StructType([*_FIELDS, StructField("headers", ArrayType(_HEADER))] if options.includes_headers else _FIELDS)

@@ -6,8 +6,7 @@ same rows each time. Its memory is that of a part, however long the range is.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +16,9 @@ from pyspark.sql.datasource import InputPartition
 from penstock.core.ids import TopicId, TopicPartition
 from penstock.protocol.records.columns import Columns, Taken
 from penstock.spark.arrow_batches import record_batch
-from penstock.spark.errors import DataLost, plainly
+from penstock.spark.data_loss import report
+from penstock.spark.errors import plainly
+from penstock.spark.ranges import OffsetRange, split
 from penstock.spark.source_options import SourceOptions
 from penstock.wire.cluster import Cluster
 from penstock.wire.errors import OffsetsLost, TopicRecreated, UnknownTopic
@@ -28,8 +29,6 @@ from penstock.wire.settings import ClientSettings
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class RangeOfPartition(InputPartition):
@@ -39,6 +38,15 @@ class RangeOfPartition(InputPartition):
     start: int
     end: int
     topic_id: TopicId | None
+
+
+def tasks(
+    options: SourceOptions, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, TopicId]
+) -> list[InputPartition]:
+    return [
+        RangeOfPartition(each.partition, each.start, each.end, topic_ids.get(each.partition.topic))
+        for each in split(ranges, options.min_partitions, options.max_records_per_partition)
+    ]
 
 
 def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[RecordBatch]:
@@ -52,10 +60,11 @@ def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[Recor
                 yield from _batches(cluster, options, wanted, start)
                 return
             except OffsetsLost as lost:
-                _lose(options, str(lost), lost)
+                report([str(lost)], fails=options.fails_on_data_loss)
                 start = lost.first if lost.wanted < lost.first else wanted.end
             except (TopicRecreated, UnknownTopic) as gone:
-                _lose(options, f"offsets {wanted.start} to {wanted.end} of {wanted.partition}: {gone}", gone)
+                what = f"offsets {start} to {wanted.end - 1} of {wanted.partition}: {gone}"
+                report([what], fails=options.fails_on_data_loss)
                 return
 
 
@@ -91,9 +100,3 @@ def _parts(reader: PartitionReader, with_headers: bool) -> Iterator[tuple[int, T
                 yield timestamp_type, columns.take()
     if columns.rows:
         yield timestamp_type, columns.take()
-
-
-def _lose(options: SourceOptions, what: str, why: Exception) -> None:
-    if options.fails_on_data_loss:
-        raise DataLost(f"{what} (failOnDataLoss=false goes on without it)") from why
-    _log.warning("data lost: %s", what)

@@ -6,14 +6,15 @@ After that a cluster is known to be there, and what passes is waited for: a stre
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.core.ids import NO_TOPIC_ID, TopicId, TopicPartition
-from penstock.spark.source_options import Partitions, Pattern, SourceOptions, Subscription
+from penstock.spark.data_loss import Extent
+from penstock.spark.source_options import SourceOptions
+from penstock.spark.subscriptions import Partitions, Pattern, Subscription
 from penstock.wire import offsets as wire
 from penstock.wire.cluster import Cluster, Topic
 from penstock.wire.errors import NotNow, UnknownTopic
@@ -25,10 +26,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`topic_ids` lacks those of brokers that have none."""
+    """`topic_ids` lacks those of brokers that have none. `missing`: something was named that is not there."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, TopicId]
+    missing: UnknownTopic | None = None
 
 
 class SubscribedTopics:
@@ -41,12 +43,18 @@ class SubscribedTopics:
 
     def find(self) -> Found:
         """Raises UnknownTopic where something was named that is not there."""
-        return self._asked("looking topics up", lambda cluster: _found(cluster, self._options.subscription))
-
-    def find_what_is_left(self) -> Found:
-        """As `find`, without what is not there."""
         subscription = self._options.subscription
-        return self._asked("looking topics up", lambda cluster: _found(cluster, subscription, may_lack=True))
+        return self._asked("looking topics up", lambda cluster: _found(cluster, subscription))
+
+    def find_again(self, known: Collection[str]) -> Found:
+        """As `find` for who has read `known` topics: they are not missed before they have been asked for repeatedly."""
+        subscription = self._options.subscription
+        self._has_answered = self._has_answered or bool(known)
+        try:
+            return self._asked("looking topics up", lambda cluster: _found(cluster, subscription, known))
+        except UnknownTopic as error:
+            missing = error
+        return self._asked("looking topics up", lambda cluster: _found(cluster, subscription, known, missing))
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
         return self._asked("first offsets", lambda cluster: wire.earliest(cluster, partitions))
@@ -55,6 +63,12 @@ class SubscribedTopics:
         """The end of what the query may read, or of what `isolation` may."""
         level = self._options.isolation if isolation is None else isolation
         return self._asked("last offsets", lambda cluster: wire.latest(cluster, partitions, level))
+
+    def extents(
+        self, partitions: Collection[TopicPartition], isolation: Isolation | None = None
+    ) -> dict[TopicPartition, Extent]:
+        ends, firsts = self.latest(partitions, isolation), self.earliest(partitions)
+        return {each: Extent(firsts[each], ends[each]) for each in partitions}
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         level = self._options.isolation
@@ -80,32 +94,35 @@ class SubscribedTopics:
                 return answer
 
 
-def _found(cluster: Cluster, subscription: Subscription, *, may_lack: bool = False) -> Found:
-    topics = _topics(cluster, _names(cluster, subscription), may_lack=may_lack)
+def _found(
+    cluster: Cluster, subscription: Subscription, known: Collection[str] = (), missing: UnknownTopic | None = None
+) -> Found:
+    """Without what is not there, once it is said to be `missing`."""
+    names = _names(cluster, subscription, known)
+    topics = cluster.look_up(names) if missing is None else _those_there(cluster, names)
     there = {TopicPartition(topic.name, number) for topic in topics.values() for number in topic.leaders}
     if isinstance(subscription, Partitions):
-        missing = [each for each in subscription.partitions if each not in there]
-        if missing and not may_lack:
+        lacking = sorted(set(subscription.partitions) - there)
+        if lacking and missing is None:
             raise UnknownTopic(
-                "; ".join(f"no partition {each}: the topic has {len(topics[each.topic].leaders)}" for each in missing)
+                "; ".join(f"no partition {each}: the topic has {len(topics[each.topic].leaders)}" for each in lacking)
             )
         there &= set(subscription.partitions)
-    return Found(frozenset(there), {topic.name: topic.id for topic in topics.values() if topic.id != NO_TOPIC_ID})
+    topic_ids = {topic.name: topic.id for topic in topics.values() if topic.id != NO_TOPIC_ID}
+    return Found(frozenset(there), topic_ids, missing)
 
 
-def _names(cluster: Cluster, subscription: Subscription) -> Collection[str]:
+def _names(cluster: Cluster, subscription: Subscription, known: Collection[str]) -> Collection[str]:
     if isinstance(subscription, Pattern):
-        matches = re.compile(subscription.regex).fullmatch
         _, topics = cluster.topics()
-        return sorted(name for name, topic in topics.items() if not topic.is_internal and matches(name))
+        listed = {name for name, topic in topics.items() if not topic.is_internal}
+        return sorted(name for name in listed.union(known) if subscription.matches(name))
     if isinstance(subscription, Partitions):
         return sorted({each.topic for each in subscription.partitions})
     return subscription.names
 
 
-def _topics(cluster: Cluster, names: Collection[str], *, may_lack: bool) -> dict[str, Topic]:
-    if not may_lack:
-        return cluster.look_up(names)
+def _those_there(cluster: Cluster, names: Collection[str]) -> dict[str, Topic]:
     found: dict[str, Topic] = {}
     for name in names:
         with suppress(UnknownTopic):
