@@ -53,6 +53,7 @@ class MarkerScan:
             self._catch_up(cluster)
         except (TopicRecreated, OffsetsLost):
             # What is there now counts.
+            cluster.forget(self._partition.topic)
             self._begin_anew()
             self._catch_up(cluster)
         name = key.to_bytes()
@@ -65,9 +66,8 @@ class MarkerScan:
             raise UnreadableMarker(f"{self._partition}, key {name.decode()}: {error}") from None
 
     def _catch_up(self, cluster: Cluster) -> None:
-        cluster.forget(self._partition.topic)
-        topic_id = cluster.leader_of(self._partition).topic_id
         end = latest(cluster, [self._partition], _UNCOMMITTED)[self._partition]
+        topic_id = cluster.leader_of(self._partition).topic_id
         if self._position is None or topic_id != self._topic_id or end < self._position:
             self._begin_anew()
             self._topic_id = topic_id

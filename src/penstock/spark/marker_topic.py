@@ -1,18 +1,29 @@
-"""The topic that markers are written to: made when it is first needed."""
+"""The topic that markers are written to: made when it is first needed, and looked after."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.core.errors import ErrorCode
+from penstock.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from penstock.spark.errors import BadOption
-from penstock.spark.markers import PARTITIONS
+from penstock.spark.markers import PARTITIONS, MarkerKey
+from penstock.spark.producing import Outbox
+from penstock.spark.sink_errors import WriteFailed
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.cluster import Cluster, Topic
 from penstock.wire.errors import UnknownTopic
 from penstock.wire.patience import Patience
+
+_log = logging.getLogger("penstock.spark.sink")
 
 _REPLICAS = 3
 _CREATED_WITHIN_S = 30.0
@@ -23,26 +34,50 @@ _CONFIG = {
 }
 # What says who the client is; the rest is about producers.
 _ABOUT_CONNECTIONS = ("bootstrap.servers", "client.id", "security.", "sasl.", "ssl.", "enable.ssl.")
+_TOPIC_RESOURCE = 2
 
 
 def ensure_marker_topic(cluster: Cluster, options: SinkOptions) -> None:
     """Raises BadOption, WireError."""
     name = options.marker_topic
+    if name == options.topic:
+        raise BadOption("markerTopic", f'"{name}" is where the rows go: markers need a topic of their own')
     try:
         topic = cluster.look_up([name])[name]
     except UnknownTopic:
         _create(name, len(cluster.nodes()), options.producer)
-        topic = _looked_up(cluster, name)
+        topic = _appeared(cluster, name)
     if len(topic.leaders) < PARTITIONS:
         raise BadOption(
             "markerTopic",
             f'"{name}" has {len(topic.leaders)} partitions, and needs {PARTITIONS}: name one that is not there, and it '
             "is made",
         )
+    policy = _cleanup_policy(cluster, name)
+    if policy not in (None, "compact"):
+        raise BadOption(
+            "markerTopic",
+            f'"{name}" has cleanup.policy={policy}, which loses markers and would write rows twice: it must be compact',
+        )
+
+
+def forget_markers(options: SinkOptions, keys: Collection[MarkerKey]) -> None:
+    """Of writes that nobody can repeat. What is left behind does no harm."""
+    if not keys:
+        return
+    try:
+        outbox = Outbox(options.producer)
+        for key in keys:
+            outbox.put_marker(options.marker_topic, key.partition(), key.to_bytes(), None)
+        outbox.flush()
+    except WriteFailed as error:
+        _log.warning("markers were left behind", extra={"topic": options.marker_topic, "reason": str(error)})
 
 
 def _create(name: str, brokers: int, settings: Mapping[str, str]) -> None:
-    admin = AdminClient({key: value for key, value in settings.items() if key.startswith(_ABOUT_CONNECTIONS)})
+    admin = AdminClient(
+        {key: value for key, value in settings.items() if key.startswith(_ABOUT_CONNECTIONS)}, logger=_log
+    )
     wanted = NewTopic(name, num_partitions=PARTITIONS, replication_factor=min(_REPLICAS, brokers), config=_CONFIG)
     try:
         admin.create_topics([wanted], request_timeout=_CREATED_WITHIN_S)[name].result()
@@ -52,10 +87,22 @@ def _create(name: str, brokers: int, settings: Mapping[str, str]) -> None:
             raise BadOption("markerTopic", f'"{name}" could not be created: {error.str()}') from None
 
 
-def _looked_up(cluster: Cluster, name: str) -> Topic:
+def _appeared(cluster: Cluster, name: str) -> Topic:
     patience = Patience(cluster.settings)
     while True:
         try:
             return cluster.look_up([name])[name]
         except UnknownTopic as error:
             patience.after(f'looking for markerTopic "{name}"', error)
+
+
+def _cleanup_policy(cluster: Cluster, name: str) -> str | None:
+    """None when we are not allowed to know."""
+    resource = DescribeConfigsResource(
+        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=["cleanup.policy"]
+    )
+    answer = cluster.ask_any(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    (result,) = answer.results
+    if result.error_code != ErrorCode.NONE:
+        return None
+    return next((row.value for row in result.configs if row.name == "cleanup.policy"), None)

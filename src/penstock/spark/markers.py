@@ -39,12 +39,17 @@ class MarkerKey(NamedTuple):
 
 
 class Marker(NamedTuple):
+    """`is_whole` is False while a task that takes longer than a transaction may has written only its first rows."""
+
     batch_id: int
     rows: int
     checksum: int
+    is_whole: bool = True
 
     def to_bytes(self) -> bytes:
         content = {"version": VERSION, "batch": self.batch_id, "rows": self.rows, "checksum": f"{self.checksum:016x}"}
+        if not self.is_whole:
+            content["whole"] = False
         return json.dumps(content, separators=_COMPACT).encode()
 
     @classmethod
@@ -52,11 +57,10 @@ class Marker(NamedTuple):
         """Raises UnreadableMarker."""
         try:
             content = json.loads(value)
-            version = int(content["version"])
-            if version != VERSION:
-                raise UnreadableMarker(f"version {version} is not known here: this is an older Penstock")
-            return cls(int(content["batch"]), int(content["rows"]), int(content["checksum"], 16))
-        except UnreadableMarker:
-            raise
+            version = content["version"]
+            if version == VERSION:
+                checksum = int(content["checksum"], 16)
+                return cls(int(content["batch"]), int(content["rows"]), checksum, content.get("whole", True) is True)
         except (ValueError, TypeError, KeyError):
             raise UnreadableMarker(f"{value[:80]!r} is no marker") from None
+        raise UnreadableMarker(f"version {version} is not known here: a newer Penstock wrote it")

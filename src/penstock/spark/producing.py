@@ -1,147 +1,190 @@
 """librdkafka's producer for one task: set up for throughput, its errors in plain words.
 
-Rows are queued by bytes: what the network has not taken yet is bounded, whatever a row's size. Any record that is not
-delivered fails the task.
+What the network has not taken yet is bounded by bytes and by records, whatever a row's size: who finds the queue full
+waits, and goes on with the same row, so rows of a task stay in their order. Any record that is not delivered fails the
+task.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
+from operator import length_hint
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from penstock.spark.rows import Rows, header_lists, messages, objects, partition_numbers
+from penstock.spark.producer_errors import explained
+from penstock.spark.rows import Rows, header_lists, objects
 from penstock.spark.sink_errors import WriteFailed
 
-DEFAULT_QUEUE_KBYTES = 32 << 10
-_QUEUE_KEY = "queue.buffering.max.kbytes"
-_PAUSE_S = 0.002
+_log = logging.getLogger("penstock.spark.sink")
+_SILENT = logging.Logger("nobody")
+_SILENT.addHandler(logging.NullHandler())
+
+_PAUSE_S = 0.1
+_GRACE_S = 30.0
+DELIVERY_TIMEOUT_MS = 300_000
+TRANSACTION_TIMEOUT_MS = 300_000
 _FOR_THROUGHPUT = {
     "linger.ms": "20",
     "batch.num.messages": "100000",
     # As Java's producer and Spark's own sink place them.
     "partitioner": "murmur2_random",
-    "transaction.timeout.ms": "300000",
+    "queue.buffering.max.kbytes": str(32 << 10),
+    "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+}
+_DECIDED: dict[str, str | bool] = {
+    "enable.idempotence": "true",
+    # Records as small as can be take some 200 bytes each in the queue.
+    "queue.buffering.max.messages": "200000",
+    "delivery.report.only.error": True,
     "log.connection.close": "false",
 }
-# Ours is bounded in `_wait_for_room`: a queue that is full in the midst of a batch would change the order of its rows.
-_UNBOUNDED = {"queue.buffering.max.messages": "0", _QUEUE_KEY: str(2**31 - 1)}
+_LEAVE_TO_THE_KEY = -1
+_TIME_OF_WRITING = 0
 
 
 class Outbox:
     """One producer, from its making to the last acknowledgement."""
 
-    def __init__(self, settings: Mapping[str, str], transactional_id: str | None) -> None:
-        self._max_bytes = int(settings.get(_QUEUE_KEY, DEFAULT_QUEUE_KBYTES)) << 10
-        self._transactional_id = transactional_id
+    def __init__(self, settings: Mapping[str, str], transactional_id: str | None = None) -> None:
+        self._complaint: KafkaError | None = None
         self._lost: KafkaError | None = None
-        self._sizes: deque[tuple[int, int]] = deque()
-        self.producer = Producer(producer_settings(settings, transactional_id), logger=None)
+        own: dict[str, Any] = {**_FOR_THROUGHPUT, **settings, **_DECIDED, "error_cb": self._on_error}
+        if transactional_id is not None:
+            own["transactional.id"] = transactional_id
+        delivery_timeout_ms = min(
+            int(own.get(name, DELIVERY_TIMEOUT_MS)) or DELIVERY_TIMEOUT_MS
+            for name in ("delivery.timeout.ms", "message.timeout.ms")
+        )
+        self._settled_within_s = delivery_timeout_ms / 1_000 + _GRACE_S
+        self._producer = Producer(own, logger=_log)
+
+    # Rows
 
     def put(self, topic: str, rows: Rows) -> None:
-        """Raises WriteFailed."""
+        """Returns when all are queued. Raises WriteFailed."""
         for part in rows.parts():
-            self._wait_for_room()
-            if part.headers is None and part.timestamps_ms is None:
-                self._put_together(topic, part)
-            else:
-                self._put_each(topic, part)
-            self._sizes.append((part.count, part.nbytes))
+            self._put_part(topic, part)
             self._serve(0)
 
-    def _put_together(self, topic: str, rows: Rows) -> None:
-        queued = messages(rows)
-        count = self._call(lambda: self.producer.produce_batch(topic, queued, on_delivery=self._on_delivery))
-        if count != rows.count:
-            failed = next(message["_error"] for message in queued if "_error" in message)
-            raise WriteFailed(explained(failed, f'topic "{topic}"'))
+    def _put_part(self, topic: str, rows: Rows) -> None:
+        values, calls = self._calls(topic, rows)
+        while True:
+            try:
+                deque(calls, maxlen=0)
+                return
+            except BufferError:
+                # The row that found no room is gone from the columns: it is put on its own, and the rest goes on.
+                self._put_when_there_is_room(topic, rows.slice(rows.count - length_hint(values) - 1, 1))
+            except KafkaException as failure:
+                raise self.failed(failure, f'writing to topic "{topic}"') from None
 
-    def _put_each(self, topic: str, rows: Rows) -> None:
-        nothing = [None] * rows.count
-        keys = nothing if rows.keys is None else objects(rows.keys)
-        partitions = [-1] * rows.count if rows.partitions is None else partition_numbers(rows.partitions)
-        headers = nothing if rows.headers is None else header_lists(rows.headers)
-        # 0 is the time of writing.
-        times = [0] * rows.count if rows.timestamps_ms is None else objects(rows.timestamps_ms.fill_null(0))
-        produce, on_delivery = self.producer.produce, self._on_delivery
+    def _calls(self, topic: str, rows: Rows) -> tuple[Iterator[object], Iterator[None]]:
+        """The values that are still to come, and a `produce` for each row: no bytecode of ours runs in between."""
+        values = iter(objects(rows.values))
+        return values, map(
+            self._producer.produce,
+            repeat(topic),
+            values,
+            repeat(None) if rows.keys is None else objects(rows.keys),
+            repeat(_LEAVE_TO_THE_KEY) if rows.partitions is None else _numbers(rows.partitions, _LEAVE_TO_THE_KEY),
+            repeat(self._on_delivery),
+            repeat(None),  # another name of the one before
+            repeat(_TIME_OF_WRITING) if rows.timestamps_ms is None else _numbers(rows.timestamps_ms, _TIME_OF_WRITING),
+            repeat(None) if rows.headers is None else header_lists(rows.headers),
+        )
 
-        def produce_all() -> None:
-            for key, value, partition, time_ms, header in zip(
-                keys, objects(rows.values), partitions, times, headers, strict=True
-            ):
-                produce(topic, value, key, partition, on_delivery, None, time_ms, header)
-
-        self._call(produce_all, f'topic "{topic}"')
-
-    def _wait_for_room(self) -> None:
-        while self._queued_bytes() >= self._max_bytes:
+    def _put_when_there_is_room(self, topic: str, row: Rows) -> None:
+        while True:
+            if len(self._producer) == 0:
+                raise WriteFailed(f"a row of {row.nbytes} bytes does not fit into kafka.queue.buffering.max.kbytes")
             self._serve(_PAUSE_S)
+            try:
+                next(self._calls(topic, row)[1])
+                return
+            except BufferError:
+                continue
 
-    def _queued_bytes(self) -> int:
-        """At most: what was queued last is what is still there."""
-        left = len(self.producer)
-        total = 0
-        kept = 0
-        for count, size in reversed(self._sizes):
-            if left <= 0:
-                break
-            left -= count
-            total += size
-            kept += 1
-        while len(self._sizes) > kept:
-            self._sizes.popleft()
-        return total
+    def flush(self) -> None:
+        """Returns when everything is acknowledged. Raises WriteFailed."""
+        deadline = time.monotonic() + self._settled_within_s
+        while len(self._producer):
+            if time.monotonic() >= deadline:
+                raise WriteFailed(f"{len(self._producer)} records were not acknowledged in time{self._why()}")
+            self._serve(_PAUSE_S, self._producer.flush)
+        self._serve(0)
 
-    def _serve(self, timeout_s: float) -> None:
-        self.producer.poll(timeout_s)
+    def _serve(self, timeout_s: float, how: Callable[[float], object] | None = None) -> None:
+        try:
+            (how or self._producer.poll)(timeout_s)
+        except KafkaException as failure:
+            raise self.failed(failure, "writing") from None
         if self._lost is not None:
-            raise WriteFailed(explained(self._lost, "a record was not delivered"))
+            raise WriteFailed(f"a record was not delivered: {explained(self._lost)}")
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._lost is None:
             self._lost = error
 
-    def _call(self, act: Callable[[], Any], what: str = "writing") -> Any:
+    def _on_error(self, error: KafkaError) -> None:
+        self._complaint = error
+
+    def failed(self, failure: KafkaException, what: str) -> WriteFailed:
+        error = failure.args[0]
+        if error.code() == KafkaError._FATAL and self._complaint is not None:
+            error = self._complaint  # which has the reason
+        why = self._why() if error.code() == KafkaError._TIMED_OUT else ""
+        return WriteFailed(f"{what}: {explained(error)}{why}")
+
+    def _why(self) -> str:
+        """What the network had to say, when that is all there is."""
+        return "" if self._complaint is None else f"; last heard: {self._complaint.str()}"
+
+    # Transactions
+
+    def fence(self, timeout_s: float) -> None:
+        """Earlier producers of this transactional id can do nothing more, and what they left open is aborted."""
+        self._transact("fencing earlier attempts of this task", self._producer.init_transactions, timeout_s)
+
+    def begin(self) -> None:
+        self._transact("beginning a transaction", self._producer.begin_transaction)
+
+    def put_marker(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
+        self._transact("writing a marker", self._producer.produce, topic, value, key, partition, self._on_delivery)
+
+    def commit(self) -> None:
+        """Raises WriteFailed; whether it is committed after all can then be asked of the marker."""
+        self._transact("committing a transaction", self._producer.commit_transaction, self._settled_within_s)
+
+    def abort(self) -> None:
+        """So that readers do not wait for its timeout. What cannot be aborted is left to that, or to who fences it."""
         try:
-            return act()
+            self._producer.abort_transaction(_GRACE_S)
         except KafkaException as failure:
-            raise WriteFailed(explained(failure.args[0], what)) from None
+            _log.info("transaction not aborted", extra={"reason": failure.args[0].str()})
 
-    def flush(self, timeout_s: float) -> None:
-        """Returns when everything is acknowledged. Raises WriteFailed."""
-        deadline = time.monotonic() + timeout_s
-        while len(self.producer):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise WriteFailed(f"{len(self.producer)} records were not acknowledged within {timeout_s:g} s")
-            self._call(lambda left_s=left_s: self.producer.flush(min(left_s, 1.0)))  # type: ignore[misc]
-            self._serve(0)
-        self._serve(0)
+    def _transact(self, what: str, act: Callable[..., object], *arguments: object) -> None:
+        try:
+            act(*arguments)
+        except KafkaException as failure:
+            raise self.failed(failure, what) from None
 
 
-def producer_settings(settings: Mapping[str, str], transactional_id: str | None) -> dict[str, Any]:
-    decided: dict[str, Any] = {"enable.idempotence": True, "delivery.report.only.error": True}
-    if transactional_id is not None:
-        decided["transactional.id"] = transactional_id
-    return {**_FOR_THROUGHPUT, **settings, **_UNBOUNDED, **decided}
+def refusal_of(settings: Mapping[str, str]) -> str | None:
+    """What librdkafka has against these settings; it only looks when a producer is made."""
+    offline = {name: value for name, value in settings.items() if name != "bootstrap.servers"}
+    try:
+        Producer({**_FOR_THROUGHPUT, **offline, **_DECIDED, "transactional.id": "checked"}, logger=_SILENT)
+    except KafkaException as refused:
+        return str(refused.args[0].str())
+    return None
 
 
-def explained(error: KafkaError, what: str) -> str:
-    code = error.code()
-    hint = _HINTS.get(code)
-    return f"{what}: {error.str()}{f': {hint}' if hint else ''} ({error.name()})"
-
-
-_HINTS = {
-    KafkaError._FENCED: "another attempt of this task has taken over, which is no harm if it is of the same query",
-    KafkaError.PRODUCER_FENCED: "another attempt of this task has taken over",
-    KafkaError.INVALID_PRODUCER_EPOCH: "another attempt of this task has taken over, or the transaction timed out",
-    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, and kafka.message.max.bytes of this write",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the user of this write may not write to the topic",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the user of this write may not use transactional ids that begin "
-    "with penstock-spark-; exactlyOnce=false needs none",
-    KafkaError._MSG_TIMED_OUT: "no broker took it within kafka.delivery.timeout.ms",
-}
+def _numbers(column: pa.Array, null: int) -> list[int]:
+    return objects(column.fill_null(null))

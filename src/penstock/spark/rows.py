@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.protocol.batch import NO_TIMESTAMP
 from penstock.protocol.records.checksum import Blobs, Numbers, Pairs, RowHashes
 from penstock.spark.sink_errors import BadRow
 
@@ -53,20 +54,28 @@ class Rows:
     def _check(self) -> None:
         if not isinstance(self.topics, str) and self.topics.null_count:
             raise BadRow("a row has no topic: its column topic is null, and there is no option topic")
-        if self.partitions is not None:
-            lowest = pc.min(self.partitions).as_py()
-            if lowest is not None and lowest < 0:
-                raise BadRow(f"a row asks for partition {lowest}: partitions begin at 0, and null leaves it to the key")
+        lowest = None if self.partitions is None else pc.min(self.partitions).as_py()
+        if lowest is not None and lowest < 0:
+            raise BadRow(f"a row asks for partition {lowest}: they begin at 0, and null leaves it to the key")
         if self.timestamps_ms is not None:
-            lowest = pc.min(self.timestamps_ms).as_py()
-            if lowest is not None and lowest <= 0:
-                raise BadRow("a row has a timestamp that is not after 1970-01-01 00:00:00 UTC")
+            self._check_timestamps(self.timestamps_ms)
         if self.headers is not None:
             entries = self.headers.flatten()
             if entries.null_count or entries.field("key").null_count:
                 raise BadRow("a row has a header that is null, or whose key is")
 
+    def _check_timestamps(self, timestamps_ms: pa.Array) -> None:
+        lowest = pc.min(timestamps_ms).as_py()
+        if lowest is None or lowest > 0:
+            return
+        if lowest < NO_TIMESTAMP:
+            raise BadRow(f"a row has a timestamp before 1970, {lowest} ms")
+        if pc.any(pc.equal(timestamps_ms, 0)).as_py():
+            # librdkafka takes it for "now", and nothing is written that nobody asked for.
+            raise BadRow("a row has the timestamp 1970-01-01 00:00:00 UTC, which cannot be written: null is for now")
+
     def checksum(self) -> int:
+        """Of which rows there are, whatever their order: see `_pure_checksum`."""
         hashes = RowHashes(self.count)
         if isinstance(self.topics, str):
             hashes.add_same(self.topics.encode())
@@ -86,76 +95,55 @@ class Rows:
         return hashes.total()
 
     def by_topic(self) -> Iterator[tuple[str, Rows]]:
-        """The rows of one topic after the other, in their order."""
+        """The rows of one topic after the other, each in their order."""
         if isinstance(self.topics, str):
             yield self.topics, self
             return
         encoded = self.topics.dictionary_encode()
-        codes, names = encoded.indices, encoded.dictionary.to_pylist()
-        if len(names) > 1:
-            order = pc.sort_indices(codes)  # stable
-            yield from self._taken(order, codes.take(order), names)
-        elif names:
-            yield names[0].decode(), replace(self, topics=names[0].decode())
-
-    def _taken(self, order: pa.Array, codes: pa.Array, names: list[bytes]) -> Iterator[tuple[str, Rows]]:
+        codes, names = encoded.indices, [name.decode() for name in encoded.dictionary.to_pylist()]
+        if len(names) <= 1:
+            yield from ((name, replace(self, topics=name)) for name in names)
+            return
+        order = pc.sort_indices(codes)  # stable
         start = 0
-        for run in pc.value_counts(codes):
-            length, name = run["counts"].as_py(), names[run["values"].as_py()].decode()
-            which = order.slice(start, length)
-            yield name, self._with(name, length, lambda column, which=which: column.take(which))  # type: ignore[misc]
-            start += length
+        for run in pc.value_counts(codes.take(order)).to_pylist():
+            name, which = names[run["values"]], order.slice(start, run["counts"])
+            yield name, self._chosen(name, len(which), lambda column, which=which: column.take(which))  # type: ignore[misc]
+            start += len(which)
 
     def parts(self) -> Iterator[Rows]:
         """Few enough rows at a time that their objects take little memory."""
         step = max(1, self.count * _PART_BYTES // max(self.nbytes, 1))
         if step >= self.count:
             yield self
-            return
-        for start in range(0, self.count, step):
-            length = min(step, self.count - start)
-            topics = self.topics if isinstance(self.topics, str) else self.topics.slice(start, length)
-            yield self._with(topics, length, lambda column, start=start: column.slice(start, step))  # type: ignore[misc]
+        else:
+            yield from (self.slice(start, min(step, self.count - start)) for start in range(0, self.count, step))
 
-    def _with(self, topics: pa.Array | str, count: int, chosen: Callable[[pa.Array], pa.Array]) -> Rows:
+    def slice(self, start: int, count: int) -> Rows:
+        topics = self.topics if isinstance(self.topics, str) else self.topics.slice(start, count)
+        return self._chosen(topics, count, lambda column: column.slice(start, count))
+
+    def _chosen(self, topics: pa.Array | str, count: int, choose: Callable[[pa.Array], pa.Array]) -> Rows:
         columns = (self.partitions, self.keys, self.values, self.headers, self.timestamps_ms)
-        return Rows(count, topics, *(None if column is None else chosen(column) for column in columns))
+        return Rows(count, topics, *(None if column is None else choose(column) for column in columns))
 
     @property
     def nbytes(self) -> int:
         return sum(column.nbytes for column in (self.keys, self.values, self.headers) if column is not None)
 
 
-def messages(rows: Rows) -> list[dict[str, Any]]:
-    """Of rows without headers and timestamps, for `produce_batch`."""
-    values = objects(rows.values)
-    if rows.keys is None and rows.partitions is None:
-        return [{"value": value} for value in values]
-    keys = [None] * rows.count if rows.keys is None else objects(rows.keys)
-    if rows.partitions is None:
-        return [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
-    return [
-        {"key": key, "value": value, "partition": partition}
-        for key, value, partition in zip(keys, values, partition_numbers(rows.partitions), strict=True)
-    ]
-
-
 def objects(column: pa.Array) -> list[Any]:
-    # Three times as fast as to_pylist.
+    # Many times as fast as to_pylist.
     return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
-def partition_numbers(column: pa.Array) -> list[int]:
-    return objects(column.fill_null(-1))  # which leaves it to the key
-
-
 def header_lists(column: pa.Array) -> list[list[Header] | None]:
+    """None where there is none, as a producer wants it."""
     entries = column.flatten()
-    pairs = list(zip(entries.field("key").to_pylist(), objects(entries.field("value")), strict=True))
-    lengths = objects(column.value_lengths().fill_null(0))
+    pairs = list(zip(objects(entries.field("key")), objects(entries.field("value")), strict=True))
     found: list[list[Header] | None] = []
     start = 0
-    for length in lengths:
+    for length in objects(column.value_lengths().fill_null(0)):
         found.append(pairs[start : start + length] or None)
         start += length
     return found
@@ -169,7 +157,11 @@ def _as_bytes(column: pa.Array) -> pa.Array:
 
 
 def _as_millis(column: pa.Array) -> pa.Array:
-    return pc.floor(pc.divide(column.cast(pa.int64()), _MICROS_PER_MILLI)).cast(pa.int64())
+    """Rounded down, also before 1970: a record without a timestamp has -1."""
+    micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    millis = pc.divide(micros, _MICROS_PER_MILLI)
+    is_rounded_up = pc.less(micros, pc.multiply(millis, _MICROS_PER_MILLI))
+    return pc.subtract(millis, is_rounded_up.cast(pa.int64()))
 
 
 def _add_numbers(hashes: RowHashes, column: pa.Array | None) -> None:
@@ -177,26 +169,26 @@ def _add_numbers(hashes: RowHashes, column: pa.Array | None) -> None:
         hashes.add_same(None)
     else:
         validity, values = column.buffers()
-        hashes.add_numbers(Numbers(_bits(validity), memoryview(values or b""), column.offset))
+        hashes.add_numbers(Numbers(_bits(validity), _bytes(values), column.offset))
 
 
 def _blobs(column: pa.Array) -> Blobs:
     validity, offsets, data = column.buffers()
-    is_large = pa.types.is_large_binary(column.type)
-    return Blobs(
-        _bits(validity), memoryview(offsets or b""), memoryview(data or b""), column.offset, 8 if is_large else 4
-    )
+    offset_bytes = 8 if pa.types.is_large_binary(column.type) else 4
+    return Blobs(_bits(validity), _bytes(offsets), _bytes(data), column.offset, offset_bytes)
 
 
 def _pairs(column: pa.Array) -> Pairs:
     validity, offsets = column.buffers()[:2]
-    entries = column.values
-    keys, values = _as_bytes(entries.field("key")), entries.field("value")
-    is_large = pa.types.is_large_list(column.type)
-    return Pairs(
-        _bits(validity), memoryview(offsets or b""), _blobs(keys), _blobs(values), column.offset, 8 if is_large else 4
-    )
+    entries = column.values  # of the whole buffers, whatever was sliced off
+    keys, values = _blobs(_as_bytes(entries.field("key"))), _blobs(_as_bytes(entries.field("value")))
+    offset_bytes = 8 if pa.types.is_large_list(column.type) else 4
+    return Pairs(_bits(validity), _bytes(offsets), keys, values, column.offset, offset_bytes)
 
 
 def _bits(validity: pa.Buffer | None) -> memoryview | None:
     return None if validity is None else memoryview(validity)
+
+
+def _bytes(buffer: pa.Buffer | None) -> memoryview:
+    return memoryview(b"" if buffer is None else buffer)

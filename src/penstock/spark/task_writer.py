@@ -1,38 +1,39 @@
-"""What one task does with its rows: one transaction with a marker, or just acknowledged records.
+"""What one task does with its rows: transactions with a marker, or just acknowledged records.
 
 Exactly once, in this order: fence earlier attempts of the task, which ends what they left open; read the task's last
 marker, which is then final; write, with the marker as the last record, and commit. A task that finds the marker of its
 own batch has been here before: it only makes sure that its rows are the same.
+
+One transaction takes a whole task, unless it is about to take longer than brokers let it: then the marker says how far
+the task has come, and another one follows. An attempt after that goes on from there, if its first rows are the same.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 import pyarrow as pa
-from confluent_kafka import KafkaException
 from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock.protocol.records.checksum import MASK
-from penstock.spark.marker_scan import last_marker
+from penstock.spark.destination import Destination
+from penstock.spark.marker_scan import StillOpen, last_marker
 from penstock.spark.markers import Marker, MarkerKey
-from penstock.spark.producing import Outbox, explained
+from penstock.spark.producing import TRANSACTION_TIMEOUT_MS, Outbox
 from penstock.spark.rows import Rows
 from penstock.spark.sink_errors import WriteFailed
 from penstock.spark.sink_options import SinkOptions
-from penstock.wire.cluster import Cluster
-
-_ACKNOWLEDGED_WITHIN_S = 330.0
-_ABORTED_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True)
 class TaskWritten(WriterCommitMessage):
-    """What the driver is told of a task."""
+    """What the driver is told of a task. `was_there`: an earlier attempt had written all of it."""
 
+    task: int
     rows: int
     was_there: bool = False
 
@@ -62,92 +63,146 @@ class Tally:
         self.rows += rows.count
         self.checksum = (self.checksum + rows.checksum()) & MASK
 
+    def is_that_of(self, marker: Marker) -> bool:
+        return (self.rows, self.checksum) == (marker.rows, marker.checksum)
 
-def write_at_least_once(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> TaskWritten:
-    outbox = Outbox(options.producer, None)
-    topics = Topics(options)
+
+def write_at_least_once(options: SinkOptions, number: int, batches: Iterable[pa.RecordBatch]) -> TaskWritten:
+    outbox = Outbox(options.producer)
     count = 0
-    for batch in batches:
-        for topic, rows in Rows.of(batch, options.topic).by_topic():
-            topics.check(topic, rows)
-            outbox.put(topic, rows)
+    with closing(Destination(options.client)) as destination:
+        for rows in _rows(options, batches):
             count += rows.count
-    outbox.flush(_ACKNOWLEDGED_WITHIN_S)
-    return TaskWritten(count)
+            _put(rows, destination, outbox)
+    outbox.flush()
+    return TaskWritten(number, count)
 
 
-def write_exactly_once(options: SinkOptions, task: Task, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
-    outbox = Outbox(options.producer, task.key.transactional_id)
-    _transactionally(lambda: outbox.producer.init_transactions(options.client.api_timeout_s), f"beginning {task}")
-    with closing(Cluster(options.client)) as cluster:
-        found = last_marker(cluster, options.marker_topic, task.key)
-    if found is not None and found.batch_id > task.batch_id:
-        raise WriteFailed(_is_older(options, task, found))
-    if found is not None and found.batch_id == task.batch_id:
-        return _compare(options, task, found, batches)
-    outbox.producer.begin_transaction()
-    try:
-        tally = _write_all(options, outbox, batches)
-        marker = Marker(task.batch_id, tally.rows, tally.checksum)
-        outbox.producer.produce(options.marker_topic, marker.to_bytes(), task.key.to_bytes(), task.key.partition())
-        _transactionally(lambda: outbox.producer.commit_transaction(_ACKNOWLEDGED_WITHIN_S), f"committing {task}")
-    except BaseException:
-        # Readers would wait for its timeout. What is fenced or has no broker cannot, and need not, be aborted.
-        with suppress(KafkaException):
-            outbox.producer.abort_transaction(_ABORTED_WITHIN_S)
-        raise
-    return TaskWritten(tally.rows)
+def write_exactly_once(
+    options: SinkOptions,
+    task: Task,
+    batches: Iterable[pa.RecordBatch],
+    clock: Callable[[], float] = time.monotonic,
+) -> TaskWritten:
+    """`clock` is in seconds. Raises WireError."""
+    rows = _rows(options, batches)
+    first = next(rows, None)
+    with closing(Destination(options.client)) as destination:
+        writer = _ExactlyOnce(options, task, destination, clock)
+        return writer.write_nothing() if first is None else writer.write(chain((first,), rows))
 
 
-def _write_all(options: SinkOptions, outbox: Outbox, batches: Iterator[pa.RecordBatch]) -> Tally:
-    tally = Tally()
-    topics = Topics(options)
+def _rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
     for batch in batches:
-        rows = Rows.of(batch, options.topic)
-        tally.add(rows)
-        for topic, some in rows.by_topic():
-            topics.check(topic, some)
-            outbox.put(topic, some)
-    return tally
+        if batch.num_rows:
+            yield Rows.of(batch, options.topic)
 
 
-def _compare(options: SinkOptions, task: Task, found: Marker, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
-    tally = Tally()
-    for batch in batches:
-        tally.add(Rows.of(batch, options.topic))
-    if (tally.rows, tally.checksum) != (found.rows, found.checksum):
-        raise WriteFailed(
-            f"{task} was written before, with other rows: {found.rows} of checksum {found.checksum:016x} then, "
-            f"{tally.rows} of {tally.checksum:016x} now. The query does not give the same rows twice (does it use "
-            "rand, uuid, the time, or a source that has changed?), so they cannot be written exactly once. Make it "
-            "give the same rows, or write with exactlyOnce=false, or begin with a new checkpoint, which writes again"
-        )
-    return TaskWritten(tally.rows, was_there=True)
+def _put(rows: Rows, destination: Destination, outbox: Outbox) -> None:
+    for topic, some in rows.by_topic():
+        destination.check(topic, some)
+        outbox.put(topic, some)
 
 
-def _is_older(options: SinkOptions, task: Task, found: Marker) -> str:
-    return (
-        f"{task} comes before batch {found.batch_id}, which is in the output already: the checkpoint is older than the "
-        "output. Go back to the checkpoint that wrote it, or begin with a new one, which may write rows again"
-    )
-
-
-class Topics:
-    """Those that rows name. A producer would create what is not there, or wait for it."""
-
-    def __init__(self, options: SinkOptions) -> None:
+class _ExactlyOnce:
+    def __init__(self, options: SinkOptions, task: Task, destination: Destination, clock: Callable[[], float]) -> None:
         self._options = options
-        self._partitions: dict[str, int] = {}
+        self._task = task
+        self._destination = destination
+        self._clock = clock
+        timeout_ms = int(options.producer.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+        self._ends_after_s = timeout_ms / 2_000  # the other half is for what is under way, and for the commit
+        self._tally = Tally()
 
-    def check(self, topic: str, rows: Rows) -> None:
-        """Raises WriteFailed, WireError."""
-        if topic not in self._partitions:
-            with closing(Cluster(self._options.client)) as cluster:
-                self._partitions[topic] = len(cluster.look_up([topic])[topic].leaders)
+    def write_nothing(self) -> TaskWritten:
+        """A task without rows has nothing to undo and nothing to repeat: no transaction, and no marker."""
+        try:
+            found = self._last_marker()
+        except StillOpen:
+            self._fenced()
+            found = self._last_marker()
+        if found is not None and found.batch_id == self._task.batch_id:
+            raise self._differs(found)
+        return TaskWritten(self._task.number, 0)
 
+    def write(self, rows: Iterator[Rows]) -> TaskWritten:
+        outbox = self._fenced()
+        found = self._last_marker()
+        was_there = False
+        if found is not None and found.batch_id == self._task.batch_id:
+            rows = self._after(found, rows)
+            was_there = found.is_whole
+        if was_there:
+            self._check_that_nothing_is_left(found, rows)
+        else:
+            self._write_rest(outbox, rows)
+        return TaskWritten(self._task.number, self._tally.rows, was_there)
 
-def _transactionally(act: Callable[[], Any], what: str) -> None:
-    try:
-        act()
-    except KafkaException as failure:
-        raise WriteFailed(explained(failure.args[0], what)) from None
+    def _fenced(self) -> Outbox:
+        outbox = Outbox(self._options.producer, self._task.key.transactional_id)
+        outbox.fence(self._options.client.api_timeout_s)
+        return outbox
+
+    def _last_marker(self) -> Marker | None:
+        found = last_marker(self._destination.cluster, self._options.marker_topic, self._task.key)
+        if found is not None and found.batch_id > self._task.batch_id:
+            raise WriteFailed(
+                f"{self._task} comes before batch {found.batch_id}, which is in the output already: the checkpoint is "
+                "older than the output. Go back to the checkpoint that wrote it, or begin with a new one, which writes "
+                "again what it reads"
+            )
+        return found
+
+    def _after(self, found: Marker, rows: Iterator[Rows]) -> Iterator[Rows]:
+        """What comes after the rows that are there, once those have been seen to be the same."""
+        for some in rows:
+            known = min(found.rows - self._tally.rows, some.count)
+            if known > 0:
+                self._tally.add(some.slice(0, known))
+                if self._tally.rows == found.rows and not self._tally.is_that_of(found):
+                    raise self._differs(found)
+            if known < some.count:
+                yield some.slice(known, some.count - known)
+        if self._tally.rows < found.rows:
+            raise self._differs(found)
+
+    def _check_that_nothing_is_left(self, found: Marker | None, rows: Iterator[Rows]) -> None:
+        assert found is not None
+        for some in rows:
+            self._tally.add(some)
+        if not self._tally.is_that_of(found):
+            raise self._differs(found)
+
+    def _write_rest(self, outbox: Outbox, rows: Iterator[Rows]) -> None:
+        began_s = self._begin(outbox)
+        try:
+            for some in rows:
+                self._tally.add(some)
+                _put(some, self._destination, outbox)
+                if self._clock() - began_s >= self._ends_after_s:
+                    self._commit(outbox, is_whole=False)
+                    began_s = self._begin(outbox)
+            self._commit(outbox, is_whole=True)
+        except BaseException:
+            outbox.abort()
+            raise
+
+    def _begin(self, outbox: Outbox) -> float:
+        outbox.begin()
+        return self._clock()
+
+    def _commit(self, outbox: Outbox, *, is_whole: bool) -> None:
+        marker = Marker(self._task.batch_id, self._tally.rows, self._tally.checksum, is_whole)
+        key = self._task.key
+        outbox.put_marker(self._options.marker_topic, key.partition(), key.to_bytes(), marker.to_bytes())
+        outbox.commit()
+
+    def _differs(self, found: Marker) -> WriteFailed:
+        tally = self._tally
+        anew = "begin with a new checkpoint" if self._options.write_id is None else "give the write another writeId"
+        return WriteFailed(
+            f"{self._task} was written before, with other rows: {found.rows} of checksum {found.checksum:016x} then, "
+            f"{tally.rows} of {tally.checksum:016x} now. The query does not give the same rows twice (does it use "
+            "rand, uuid or the time, or read what has changed?), so it cannot write them exactly once. Make it give "
+            f"the same rows, or write with exactlyOnce=false, or {anew}, which writes again what it reads"
+        )

@@ -1,15 +1,14 @@
 """The writers of `format("penstock")`.
 
 Spark makes one on the driver for every batch, hands it to the tasks, and makes another one to commit. Everything that
-can be known to be wrong is said when it is made. What tasks commit is committed: `commit` has nothing left to do and
-may be called again, and `abort` undoes nothing, since Spark runs the batch again and finds what is there.
+can be known to be wrong is said when it is made. What tasks commit is committed: `commit` has nothing left to do that
+matters and may be called again, and `abort` undoes nothing, since Spark runs the batch again and finds what is there.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,12 +20,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark.errors import plainly
-from penstock.spark.marker_topic import ensure_marker_topic
+from penstock.spark.marker_topic import forget_markers
+from penstock.spark.markers import MarkerKey
+from penstock.spark.sink_checks import check_cluster, check_producer
 from penstock.spark.sink_errors import BadColumns
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.spark.sink_schema import check_schema
-from penstock.spark.task_writer import Task, write_at_least_once, write_exactly_once
-from penstock.wire.cluster import Cluster
+from penstock.spark.task_writer import Task, TaskWritten, write_at_least_once, write_exactly_once
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -49,11 +49,8 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def _checked(options: Mapping[str, str], schema: StructType, kind: Kind) -> SinkOptions:
     parsed = SinkOptions.parse(options, kind)
     check_schema(schema, parsed.topic)
-    with closing(Cluster(parsed.client)) as cluster:
-        if parsed.topic is not None:
-            cluster.look_up([parsed.topic])
-        if parsed.exactly_once:
-            ensure_marker_topic(cluster, parsed)
+    check_producer(parsed)
+    check_cluster(parsed, kind)
     return parsed
 
 
@@ -65,10 +62,16 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with plainly():
+            number = _context().partitionId()
             if not self._options.exactly_once:
-                return write_at_least_once(self._options, iterator)
-            task = Task(self._writer, _context().partitionId(), _ONLY_BATCH)
-            return write_exactly_once(self._options, task, iterator)
+                return write_at_least_once(self._options, number, iterator)
+            return write_exactly_once(self._options, Task(self._writer, number, _ONLY_BATCH), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nobody can write again what has no name."""
+        if self._options.exactly_once and self._options.write_id is None:
+            written = [each for each in messages if isinstance(each, TaskWritten) and each.rows]
+            forget_markers(self._options, [MarkerKey(self._writer, each.task) for each in written])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -77,12 +80,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with plainly():
-            if not self._options.exactly_once:
-                return write_at_least_once(self._options, iterator)
             context = _context()
+            number = context.partitionId()
+            if not self._options.exactly_once:
+                return write_at_least_once(self._options, number, iterator)
             query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
             assert query_id is not None and batch_id is not None, "Spark tells tasks of a stream what they belong to"
-            return write_exactly_once(self._options, Task(query_id, context.partitionId(), int(batch_id)), iterator)
+            return write_exactly_once(self._options, Task(query_id, number, int(batch_id)), iterator)
 
 
 def _context() -> TaskContext:
