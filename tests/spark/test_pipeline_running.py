@@ -34,10 +34,9 @@ def test_given_a_query_that_follows_when_it_is_told_to_stop_then_the_batch_that_
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = a_stream_of_files(spark, tmp_path, files=3)
-    begun, finished = [], []
+    finished: list[int] = []
 
     def slow(batch: DataFrame, batch_id: int) -> None:
-        begun.append(batch_id)
         if batch_id == 1:
             os.kill(os.getpid(), signal.SIGTERM)
             told.wait(60)

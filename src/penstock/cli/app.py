@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import penstock
-from penstock.cli import broker, cluster, group, log, topic, transaction
+from penstock.cli import broker, cluster, group, log, pipeline, topic, transaction
 from penstock.cli.client import fail
 from penstock.cli.consume import consume
 from penstock.cli.flags_help import add_broker_commands
@@ -51,6 +51,7 @@ def build_app() -> typer.Typer:
     app.add_typer(cluster.app, name="cluster")
     app.add_typer(broker.app, name="broker")
     app.add_typer(log.app, name="log")
+    app.add_typer(pipeline.app, name="pipeline")
     return app
 
 

@@ -5,6 +5,7 @@ Spark is imported when a pipeline runs, never before: it takes seconds, and `pen
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,14 @@ MaxPerBatch = Annotated[
     int | None,
     typer.Option("--max-per-batch", metavar="N", min=1, help="At most this many offsets in a batch."),
 ]
+CatalogProperties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog-property",
+        metavar="KEY=VALUE",
+        help="A property of pyiceberg's catalog, if it is not the archive's own; may be repeated.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, and move nothing.")]
 
 DEFAULT_INTERVAL_S = 1.0
@@ -90,7 +99,8 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
     from penstock.spark.pipelines.errors import PipelineError, why
 
     logs.configure(stream=_StandardError())
-    logging_of_py4j_is_noise()
+    for noisy in ("py4j", "pyiceberg"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     spark = session(f"penstock {name}", master, {"spark.log.level": "ERROR", "spark.ui.enabled": "false"} | given)
     try:
         yield spark
@@ -100,12 +110,6 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
         fail(f"{name}: {why(error)}")
     finally:
         spark.stop()
-
-
-def logging_of_py4j_is_noise() -> None:
-    import logging
-
-    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 def carry_out(plan: Plan, dry_run: bool) -> None:

@@ -83,6 +83,7 @@ def _offsets(text: Any) -> dict[tuple[str, str], int] | None:
         return {
             (topic, partition): int(offset)
             for topic, partitions in topics.items()
+            if not topic.startswith("#")  # facts about topics, in a name that no topic can have
             for partition, offset in partitions.items()
         }
     except (AttributeError, TypeError, ValueError):

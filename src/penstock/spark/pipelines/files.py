@@ -35,7 +35,7 @@ class Files:
     def qualified(self, path: str) -> str:
         """With scheme and host, so that everybody means the same place, wherever they run."""
         system, there = self._at(path)
-        return str(system.makeQualified(there).toString())
+        return _url(system.makeQualified(there))
 
     def exists(self, path: str) -> bool:
         system, there = self._at(path)
@@ -47,17 +47,31 @@ class Files:
         if not system.exists(there):
             return []
         found = [
-            Entry(str(each.getPath().toString()), str(each.getPath().getName()), each.isDirectory(), each.getLen())
+            Entry(_url(each.getPath()), str(each.getPath().getName()), each.isDirectory(), int(each.getLen()))
             for each in system.listStatus(there)
         ]
         return sorted(found, key=lambda entry: entry.name)
+
+    def size(self, path: str) -> int:
+        system, there = self._at(path)
+        return int(system.getFileStatus(there).getLen())
+
+    def open(self, path: str) -> Any:
+        """A stream of Hadoop's."""
+        system, there = self._at(path)
+        return system.open(there)
+
+    def create_stream(self, path: str) -> Any:
+        """In place of what is there."""
+        system, there = self._at(path)
+        return system.create(there, True)
 
     def read(self, path: str) -> str | None:
         """None where there is no such file."""
         system, there = self._at(path)
         if not system.exists(there):
             return None
-        stream = system.open(there)
+        stream = self.open(path)
         try:
             return bytes(stream.readAllBytes()).decode()
         finally:
@@ -141,6 +155,12 @@ def read_json(files: Files, path: str) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise PipelineError(f"{path} is damaged: it is not an object")
     return document
+
+
+def _url(path: Any) -> str:
+    """Hadoop writes file:/x where others write file:///x."""
+    text = str(path.toString())
+    return text.replace("file:/", "file:///", 1) if text.startswith("file:/") and text[6:7] != "/" else text
 
 
 def _first_line(error: Py4JJavaError) -> str:

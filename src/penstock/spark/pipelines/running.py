@@ -10,9 +10,9 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import FrameType
 
 from pyspark.errors import PySparkException
@@ -32,12 +32,16 @@ _TOGETHER_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How a query runs: up to what is there now, or on and on with a batch every so often."""
+    """How a query runs: up to what is there now, or on and on with a batch every so often.
+
+    `rows_of` knows how many rows a batch had, where Spark counts those twice that are read twice; it may have none.
+    """
 
     name: str
     checkpoint: str
     follow: bool = False
     interval_s: float = DEFAULT_INTERVAL_S
+    rows_of: Callable[[int], int | None] = field(default=lambda batch_id: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,9 @@ class _Watched:
     def look(self) -> None:
         for batch in finished_batches(self.query, self._seen):
             self._seen = batch.begun
+            rows = self.how.rows_of(batch.id)
+            if rows is not None:
+                batch = replace(batch, rows=rows)
             self.totals = self.totals.and_then(batch)
             self._tell(batch)
         self._progress.show(self.totals)

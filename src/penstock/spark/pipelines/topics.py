@@ -14,7 +14,7 @@ from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from penstock.spark.pipelines.errors import PipelineError
-from penstock.wire.cluster import Cluster
+from penstock.wire.cluster import Cluster, Topic
 from penstock.wire.settings import ClientSettings
 
 
@@ -32,10 +32,14 @@ class Brokers:
     def options(self) -> dict[str, str]:
         return {f"kafka.{key}": value for key, value in {"bootstrap.servers": self.bootstrap, **self.kafka}.items()}
 
-    def partitions_of(self, topics: Sequence[str]) -> dict[str, int]:
-        """How many each topic has. Raises WireError: UnknownTopic with all that are missing, Unreachable..."""
+    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """As they are now. Raises WireError: UnknownTopic with all that are missing, Unreachable..."""
         with closing(Cluster(self.settings())) as cluster:
-            return {name: len(topic.leaders) for name, topic in cluster.look_up(topics).items()}
+            return cluster.look_up(names)
+
+    def partitions_of(self, topics: Sequence[str]) -> dict[str, int]:
+        """How many each topic has. Raises WireError."""
+        return {name: len(topic.leaders) for name, topic in self.topics(topics).items()}
 
 
 @dataclass(frozen=True, slots=True)

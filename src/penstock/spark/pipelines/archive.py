@@ -1,0 +1,270 @@
+"""Topics to a table, by day: Iceberg or plain Parquet, every record once, whatever is killed on the way.
+
+A batch is what the source has read; its files are committed together with how far the archive has come (archive_table).
+If values are taken apart, those that cannot be go to the quarantine table with the reason, and it is committed first:
+the archive is behind then, and the batch is done again, but for what is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from penstock.core.ids import TopicId
+from penstock.spark.pipelines import archive_home, archived, checkpoints
+from penstock.spark.pipelines.archive_home import DEFAULT_TABLE, ArchiveHome
+from penstock.spark.pipelines.archive_table import ArchiveTable, open_table
+from penstock.spark.pipelines.data_files import DataFile, write_by_day, written_files
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.files import Files
+from penstock.spark.pipelines.merging import FileSizes
+from penstock.spark.pipelines.planning import Lines
+from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running, run
+from penstock.spark.pipelines.table_schema import QUARANTINED, REASON, evolved, records_of, with_fields
+from penstock.spark.pipelines.topics import Brokers, TopicSource
+from penstock.spark.pipelines.values import ValueFormat, taken_apart, value_format
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MAX_PER_BATCH = 4_000_000
+_MAX_PER_TASK = 500_000
+
+
+def archive(
+    spark: SparkSession,
+    *,
+    bootstrap: str,
+    topics: Sequence[str],
+    to: str,
+    format: str = "iceberg",
+    table: str = DEFAULT_TABLE,
+    kafka: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
+    value: str | None = None,
+    schema: str | Sequence[str] = (),
+    checkpoint: str | None = None,
+    follow: bool = False,
+    interval_s: float = DEFAULT_INTERVAL_S,
+    max_per_batch: int = DEFAULT_MAX_PER_BATCH,
+    sizes: FileSizes | None = None,
+) -> Ended:
+    """Archives what the topics have now, or goes on until it is stopped. Raises PipelineError, WireError."""
+    plan = plan_archive(
+        spark,
+        bootstrap=bootstrap,
+        topics=topics,
+        to=to,
+        format=format,
+        table=table,
+        kafka=kafka,
+        catalog=catalog,
+        value=value,
+        schema=schema,
+        checkpoint=checkpoint,
+        follow=follow,
+        interval_s=interval_s,
+        max_per_batch=max_per_batch,
+        sizes=sizes,
+    )
+    return plan.run()
+
+
+def plan_archive(
+    spark: SparkSession,
+    *,
+    bootstrap: str,
+    topics: Sequence[str],
+    to: str,
+    format: str = "iceberg",
+    table: str = DEFAULT_TABLE,
+    kafka: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
+    value: str | None = None,
+    schema: str | Sequence[str] = (),
+    checkpoint: str | None = None,
+    follow: bool = False,
+    interval_s: float = DEFAULT_INTERVAL_S,
+    max_per_batch: int = DEFAULT_MAX_PER_BATCH,
+    sizes: FileSizes | None = None,
+) -> ArchivePlan:
+    """As `archive`, checked and not begun."""
+    files = Files(spark)
+    schemas = [schema] if isinstance(schema, str) else list(schema)
+    if schemas and value is None:
+        raise PipelineError("a schema is for values that are taken apart: say what they are, json or avro")
+    home = archive_home.planned(files, to, format, table)
+    source = TopicSource(
+        Brokers(bootstrap, kafka or {}),
+        tuple(dict.fromkeys(topics)),
+        {
+            "includeHeaders": "true",
+            "maxOffsetsPerTrigger": str(max_per_batch),
+            "maxRecordsPerPartition": str(_MAX_PER_TASK),
+        },
+    )
+    plan = ArchivePlan(
+        spark=spark,
+        source=source,
+        home=home,
+        catalog=catalog or {},
+        value=None if value is None else value_format(files, value, schemas),
+        checkpoint=files.qualified(checkpoint or home.checkpoint),
+        follow=follow,
+        interval_s=interval_s,
+        sizes=sizes or FileSizes(),
+    )
+    plan.check()
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    spark: SparkSession
+    source: TopicSource
+    home: ArchiveHome
+    catalog: Mapping[str, str]
+    value: ValueFormat | None
+    checkpoint: str
+    follow: bool
+    interval_s: float
+    sizes: FileSizes
+
+    def check(self) -> None:
+        """Raises PipelineError, WireError."""
+        self.source.check()
+        checkpoints.check(Files(self.spark), self.checkpoint, self._purpose(self.home))
+        table = open_table(self.spark, self.home, self.home.table, None, self.catalog)
+        if table is not None:
+            evolved(table.schema, self._schema())
+            archived.with_topics(table.archived, self._topic_ids())
+
+    def lines(self) -> Lines:
+        partitions = self.source.check()
+        table = open_table(self.spark, self.home, self.home.table, None, self.catalog)
+        begun = archived.NOTHING if table is None else table.archived
+        lines = [("archive", f"{self.home.path} ({self.home.format}, table {self.home.table})")]
+        for topic, count in partitions.items():
+            records = sum(end for partition, end in begun.offsets.items() if partition.topic == topic)
+            told = f"from offset {records:,} in all" if records else "from the first record"
+            lines.append(("topic", f"{topic}, {count} partitions, {told}"))
+        if self.value is not None:
+            lines.append(("values", f"{self.value.kind} as fields: {self.value.fields.simpleString()}"))
+            lines.append(("quarantine", self.home.quarantine))
+        lines.append(("checkpoint", self.checkpoint))
+        lines.append(("runs", f"until it is stopped, every {self.interval_s:g} s" if self.follow else "once"))
+        return lines
+
+    def run(self) -> Ended:
+        files = Files(self.spark)
+        home = archive_home.made(files, self.home)
+        checkpoints.claim(files, self.checkpoint, self._purpose(home))
+        table = self._opened(home, home.table, self._schema())
+        quarantine = None if self.value is None else self._opened(home, home.quarantine, QUARANTINED)
+        archiver = _Archiver(files, table, quarantine, self.value, self._topic_ids(), self.sizes)
+        begun = archived.starting_offsets(table.archived, self.source.check())
+        source = TopicSource(self.source.brokers, self.source.topics, {**self.source.options, "startingOffsets": begun})
+        writer = source.stream(self.spark).writeStream.foreachBatch(archiver.archive)
+        name = f"archive {', '.join(self.source.topics)}"
+        ended = run(writer, Running(name, self.checkpoint, self.follow, self.interval_s, archiver.rows.get))
+        archiver.tidy(is_last=True)
+        return ended
+
+    def _opened(self, home: ArchiveHome, name: str, schema: StructType) -> ArchiveTable:
+        table = open_table(self.spark, home, name, schema, self.catalog)
+        assert table is not None, "a table that has a schema to be made with is made"
+        table.begin()
+        return table
+
+    def _schema(self) -> StructType:
+        return with_fields(None if self.value is None else self.value.fields)
+
+    def _topic_ids(self) -> dict[str, TopicId]:
+        return {name: topic.id for name, topic in self.source.brokers.topics(self.source.topics).items()}
+
+    def _purpose(self, home: ArchiveHome) -> dict[str, str]:
+        return {"pipeline": "archive", "archive": home.id}
+
+
+class _Archiver:
+    """What is done with each batch."""
+
+    def __init__(
+        self,
+        files: Files,
+        table: ArchiveTable,
+        quarantine: ArchiveTable | None,
+        value: ValueFormat | None,
+        topic_ids: Mapping[str, TopicId],
+        sizes: FileSizes,
+    ) -> None:
+        self.rows: dict[int, int] = {}
+        self._files = files
+        self._table = table
+        self._quarantine = quarantine
+        self._value = value
+        self._topic_ids = topic_ids
+        self._sizes = sizes
+        self._is_first = True
+        self._files_since = 0
+
+    def archive(self, batch: DataFrame, batch_id: int) -> None:
+        records = self._new(self._table, records_of(batch))
+        if self._value is None or self._quarantine is None:
+            good, bad = self._written(self._table, records, batch_id), _Written()
+        else:
+            good, bad = self._sorted_out(taken_apart(records, self._value), self._quarantine, batch_id)
+        self.rows[batch_id] = sum(file.rows for file in (*good.files, *bad.files))
+        if good.files or bad.files:
+            ends = archived.after(self._table.archived, (*good.files, *bad.files))
+            self._table.commit(good.directory, good.files, archived.with_topics(ends, self._topic_ids))
+            self._files_since += len(good.files)
+        else:
+            self._table.give_up(good.directory)
+        self._is_first = False
+        if self._files_since >= self._sizes.small_files:
+            self.tidy(is_last=False)
+
+    def _new(self, table: ArchiveTable, records: DataFrame) -> DataFrame:
+        """A batch begins where the one before has ended; only the first may have been archived by another run."""
+        return archived.without_archived(records, table.archived) if self._is_first else records
+
+    def _sorted_out(self, records: DataFrame, quarantine: ArchiveTable, batch_id: int) -> tuple[_Written, _Written]:
+        """Those that can be read are written in one go; those that cannot, if there are any, in another."""
+        seen = Observation()
+        counted = records.observe(seen, F.count_if(F.col(REASON).isNotNull()).alias("bad"))
+        good = self._written(self._table, counted.where(F.col(REASON).isNull()).drop(REASON), batch_id)
+        if not seen.get.get("bad"):
+            return good, _Written()
+        unreadable = records.where(F.col(REASON).isNotNull()).select(*QUARANTINED.fieldNames())
+        bad = self._written(quarantine, self._new(quarantine, unreadable), batch_id)
+        if bad.files:
+            quarantine.commit(bad.directory, bad.files, archived.after(quarantine.archived, bad.files))
+            facts = {"batch": batch_id, "rows": sum(file.rows for file in bad.files)}
+            log.warning("values that cannot be read are in quarantine", extra=facts)
+        else:
+            quarantine.give_up(bad.directory)
+        return good, bad
+
+    def _written(self, table: ArchiveTable, records: DataFrame, batch_id: int) -> _Written:
+        directory = table.attempt(str(batch_id))
+        write_by_day(records, directory)
+        return _Written(directory, written_files(self._files, directory))
+
+    def tidy(self, is_last: bool) -> None:
+        self._files_since = 0
+        for table in (self._table, self._quarantine):
+            if table is not None:
+                table.tidy(self._sizes, is_last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a batch has written and not committed."""
+
+    directory: str = ""
+    files: Sequence[DataFile] = ()

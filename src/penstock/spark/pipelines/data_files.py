@@ -1,0 +1,103 @@
+"""Parquet files as they are written and found: each has records of one day, and its footer says which.
+
+What a footer tells (rows, and the offsets of each partition) is what a commit rests on, so a file that does not tell
+it is no file of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as parquet
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from penstock.core.ids import TopicPartition
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.files import Files, joined
+from penstock.spark.pipelines.hadoop_io import opened
+
+DAY = "day"
+COMPRESSION = "zstd"
+_MILLISECONDS_OF_A_DAY = 86_400_000
+_READERS = 8
+# A task whose records are of few days writes them as they come; one of more days has to sort them first.
+_DAYS_AT_ONCE = "32"
+
+OffsetsByPartition = Mapping[TopicPartition, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """`offsets` are the first and the last of each partition that the file has records of."""
+
+    path: str
+    day: str
+    size_bytes: int
+    rows: int
+    offsets: OffsetsByPartition
+
+
+def day_of(timestamp: str) -> Column:
+    """In UTC, wherever the session thinks it is."""
+    return F.date_from_unix_date(F.floor(F.unix_millis(F.col(timestamp)) / _MILLISECONDS_OF_A_DAY).cast("int"))
+
+
+def write_by_day(records: DataFrame, directory: str, compression: str = COMPRESSION) -> None:
+    """One directory for each day, in it one file for each task."""
+    conf = records.sparkSession.conf
+    conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # what Iceberg asks for
+    conf.set("spark.sql.maxConcurrentOutputFileWriters", _DAYS_AT_ONCE)
+    by_day = records.withColumn(DAY, day_of("timestamp")).write.partitionBy(DAY)
+    # A commit says that files are whole, not a file of Hadoop's.
+    quiet = by_day.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    quiet.mode("errorifexists").option("compression", compression).parquet(directory)
+
+
+def written_files(files: Files, directory: str) -> list[DataFile]:
+    """What `write_by_day` has left in a directory."""
+    found = [
+        (entry.path, unquote(day.name.partition("=")[2]))
+        for day in files.list(directory)
+        if day.is_directory and day.name.startswith(f"{DAY}=")
+        for entry in files.list(day.path)
+        if entry.name.endswith(".parquet")
+    ]
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(readers.map(lambda each: read_footer(files, *each), found))
+
+
+def read_footer(files: Files, path: str, day: str) -> DataFile:
+    with opened(files, path) as stream:
+        footer = parquet.read_metadata(stream)
+    columns = {footer.schema.column(at).path: at for at in range(footer.num_columns)}
+    offsets: dict[TopicPartition, tuple[int, int]] = {}
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for partition, first, last in _offsets_of(group, columns, path):
+            known = offsets.get(partition, (first, last))
+            offsets[partition] = (min(known[0], first), max(known[1], last))
+    return DataFile(path, day, files.size(path), footer.num_rows, offsets)
+
+
+def _offsets_of(group: Any, columns: Mapping[str, int], path: str) -> Iterable[tuple[TopicPartition, int, int]]:
+    """Of a part of a file that has records of one partition; nothing of one that has several."""
+    try:
+        topic, partition, offset = (group.column(columns[name]).statistics for name in ("topic", "partition", "offset"))
+    except KeyError as missing:
+        raise PipelineError(f"{path} is not a file of an archive: it has no column {missing}") from None
+    if topic is None or partition is None or offset is None or not offset.has_min_max:
+        return []
+    if topic.min != topic.max or partition.min != partition.max:
+        return []
+    return [(TopicPartition(str(topic.min), int(partition.min)), int(offset.min), int(offset.max))]
+
+
+def inside(directory: str, path: str) -> str:
+    """A path below a directory, as it is written down: archives can be moved."""
+    prefix = joined(directory, "")
+    return path.removeprefix(prefix)

@@ -1,0 +1,94 @@
+"""The columns of an archive, and how they may change: fields are added, by name, and numbers may grow wider.
+
+What was archived before a field was there has null in it. Anything else that changes a type is another table.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.spark.pipelines.errors import PipelineError
+
+FIELDS = "fields"
+REASON = "reason"
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+RECORD = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", ArrayType(_HEADER)),
+        StructField("timestamp", TimestampType()),
+        StructField("timestamp_type", IntegerType()),
+    ]
+)
+QUARANTINED = StructType([*RECORD.fields, StructField(REASON, StringType())])
+
+_WIDER = {(IntegerType(), LongType()), (FloatType(), DoubleType())}
+
+
+def with_fields(fields: StructType | None) -> StructType:
+    """The columns of an archive whose values are taken apart, or are not."""
+    return RECORD if fields is None else StructType([*RECORD.fields, StructField(FIELDS, nullable(fields))])
+
+
+def nullable(data_type: DataType) -> DataType:
+    """In a table every field can be null: there are records of before it was there."""
+    if isinstance(data_type, StructType):
+        return StructType([StructField(field.name, nullable(field.dataType)) for field in data_type.fields])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(nullable(data_type.elementType))
+    if isinstance(data_type, MapType):
+        return MapType(nullable(data_type.keyType), nullable(data_type.valueType))
+    return data_type
+
+
+def records_of(source: DataFrame) -> DataFrame:
+    """What the source gives, as an archive has it."""
+    return source.withColumn("timestamp_type", F.col("timestampType")).select(*RECORD.fieldNames())
+
+
+def evolved(table: StructType, wanted: StructType, where: str = "") -> StructType:
+    """What the table has and, behind it, what is new. Raises PipelineError."""
+    fields = {field.name: field for field in table.fields}
+    for field in wanted.fields:
+        name = f"{where}{field.name}"
+        known = fields.get(field.name)
+        data_type = field.dataType if known is None else _evolved_type(known.dataType, field.dataType, name)
+        fields[field.name] = StructField(field.name, data_type)
+    return StructType(list(fields.values()))
+
+
+def _evolved_type(table: DataType, wanted: DataType, name: str) -> DataType:
+    if isinstance(table, StructType) and isinstance(wanted, StructType):
+        return evolved(table, wanted, f"{name}.")
+    if isinstance(table, ArrayType) and isinstance(wanted, ArrayType):
+        return ArrayType(_evolved_type(table.elementType, wanted.elementType, f"{name}.element"))
+    if isinstance(table, MapType) and isinstance(wanted, MapType) and table.keyType == wanted.keyType:
+        return MapType(table.keyType, _evolved_type(table.valueType, wanted.valueType, f"{name}.value"))
+    if table == wanted or (wanted, table) in _WIDER:
+        return table
+    if (table, wanted) in _WIDER:
+        return wanted
+    raise PipelineError(
+        f"the table has another schema: {name} is {table.simpleString()} there, and {wanted.simpleString()} now; "
+        "fields can be added, not changed"
+    )
