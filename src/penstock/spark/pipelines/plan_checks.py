@@ -1,0 +1,111 @@
+"""What a query may do if its output is to be in the order of its input, and the same when a batch is done again.
+
+Looked up in Spark's plan before any data moves. Order: every partition of the topic is one task from end to end, so
+nothing that brings rows of several partitions together. Exactly once: a batch that was cut off is done again and
+compared with what is there, so nothing that gives another result the second time. The time of day is no such thing:
+Spark writes down the time of each batch before it runs and gives it again to whoever runs it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from penstock.spark.pipelines.errors import PipelineError
+
+_KEEPS_ORDER = frozenset(
+    {
+        "CTERelationDef",
+        "CTERelationRef",
+        "CollectMetrics",
+        "EventTimeWatermark",
+        "Filter",
+        "Generate",
+        "LateralJoin",
+        "MapInArrow",
+        "MapInPandas",
+        "OneRowRelation",
+        "PipeOperator",
+        "Project",
+        "StreamingRelationV2",
+        "SubqueryAlias",
+        "View",
+        "WithCTE",
+    }
+)
+_WHAT_IT_IS = {
+    "Aggregate": "groups rows",
+    "Deduplicate": "drops duplicates",
+    "Distinct": "drops duplicates",
+    "Except": "compares rows with others",
+    "FlatMapGroupsInPandas": "groups rows",
+    "GlobalLimit": "counts rows",
+    "Intersect": "compares rows with others",
+    "Join": "joins",
+    "Repartition": "moves rows to other partitions",
+    "RepartitionByExpression": "moves rows to other partitions",
+    "Sort": "sorts",
+    "Union": "reads its input several times",
+    "Window": "compares rows with others",
+}
+
+
+def analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def check_order(frame: DataFrame, what: str) -> None:
+    """Raises PipelineError unless every row depends on one row of one partition, in turn."""
+    if not frame.isStreaming:
+        raise PipelineError(f"{what} reads nothing of the topic: its records are the view input")
+    for node in _nodes(analyzed(frame)):
+        name = str(node.nodeName())
+        if name not in _KEEPS_ORDER:
+            does = _WHAT_IT_IS.get(name, f"does something else than select, filter and explode ({name})")
+            raise PipelineError(
+                f"{what} {does}: a transform keeps the order of every partition, row by row; "
+                "windows and groups are for the pipeline aggregate"
+            )
+        if node.subqueries().size():
+            raise PipelineError(f"{what} has a subquery, whose answer may change: a transform looks at its input only")
+
+
+def check_repeatable(frame: DataFrame, what: str) -> None:
+    """Raises PipelineError when it may give another result the second time."""
+    for node in _nodes(analyzed(frame)):
+        for expression in _items(node.expressions()):
+            for culprit in _not_repeatable(expression):
+                raise PipelineError(
+                    f"{what} is not repeatable: {culprit} gives another result when a batch is done again after a "
+                    "failure, so the output could not be exactly once; leave it out, derive it from the record "
+                    "(xxhash64(key, offset), for example), or ask for --at-least-once"
+                )
+
+
+def attribute_ids(frame: DataFrame) -> dict[str, int]:
+    """Spark's number of each column: one that a query hands through keeps it."""
+    return {str(each.name()): int(each.exprId().id()) for each in _items(analyzed(frame).output())}
+
+
+def _not_repeatable(expression: Any) -> Iterator[str]:
+    if expression.deterministic():
+        return
+    children = list(_items(expression.children()))
+    if all(child.deterministic() for child in children):
+        yield str(expression.sql())
+    for child in children:
+        yield from _not_repeatable(child)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _items(plan.children()):
+        yield from _nodes(child)
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    """Of a Scala Seq."""
+    for at in range(sequence.size()):
+        yield sequence.apply(at)
