@@ -82,7 +82,7 @@ def open_iceberg_table(
     properties: Mapping[str, str],
 ) -> IcebergTable | None:
     """As `archive_table.open_table`."""
-    catalog = _catalog(files, home, properties, is_to_be_made=schema is not None)
+    catalog = open_catalog(files, home.path, properties, is_to_be_made=schema is not None)
     if catalog is None:
         return None
     identifier = (NAMESPACE, name)
@@ -116,22 +116,22 @@ def _created(catalog: Catalog, identifier: tuple[str, str], home: ArchiveHome) -
         return catalog.load_table(identifier)
 
 
-def _catalog(files: Files, home: ArchiveHome, given: Mapping[str, str], is_to_be_made: bool) -> Catalog | None:
-    """None where the archive's own does not exist yet."""
-    properties = {"warehouse": home.path, **given}
-    local = local_path(home.path)
+def open_catalog(files: Files, directory: str, given: Mapping[str, str], is_to_be_made: bool) -> Catalog | None:
+    """None where the directory's own does not exist yet."""
+    properties = {"warehouse": directory, **given}
+    local = local_path(directory)
     if local is None:
         # Where Spark writes the data, its file systems reach the metadata too.
         properties.setdefault("py-io-impl", _HADOOP_IO)
     if not any(key in given for key in ("uri", "type", "catalog-impl")):
         if local is None:
             raise PipelineError(
-                f"{home.path} is not on a local disk, where a SQLite catalog could be: name a catalog, for example "
+                f"{directory} is not on a local disk, where a SQLite catalog could be: name a catalog, for example "
                 "--catalog-property type=rest --catalog-property uri=http://host:8181"
             )
-        if not is_to_be_made and not files.exists(f"{home.path}/catalog.db"):
+        if not is_to_be_made and not files.exists(f"{directory}/catalog.db"):
             return None
-        files.make_directory(home.path)
+        files.make_directory(directory)
         properties |= {"type": "sql", "uri": f"sqlite:///{quote(local)}/catalog.db"}
     try:
         return load_catalog(_CATALOG, **properties)
