@@ -14,6 +14,8 @@ from penstock.wire.errors import WireError
 
 # Read by pyspark when it writes down an error, in the process that raised it and which ends with it.
 _HIDES_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+# What every Python process that Spark starts is told, and no other.
+_OF_SPARK = "SPARK_BUFFER_SIZE"
 
 
 class BadOption(Exception):
@@ -41,5 +43,6 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except (BadOption, BadOffsets, DataLost, WireError):
-        os.environ[_HIDES_TRACEBACK] = "1"
+        if _OF_SPARK in os.environ:
+            os.environ[_HIDES_TRACEBACK] = "1"
         raise
