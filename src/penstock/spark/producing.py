@@ -45,6 +45,7 @@ _DECIDED: dict[str, str | bool] = {
     "delivery.report.only.error": True,
     "log.connection.close": "false",
 }
+_ONLY_WHAT_IS_CRITICAL = 2
 _LEAVE_TO_THE_KEY = -1
 _TIME_OF_WRITING = 0
 
@@ -58,6 +59,8 @@ class Outbox:
         own: dict[str, Any] = {**_FOR_THROUGHPUT, **settings, **_DECIDED, "error_cb": self._on_error}
         if transactional_id is not None:
             own["transactional.id"] = transactional_id
+        if "debug" not in settings:
+            own["log_level"] = _ONLY_WHAT_IS_CRITICAL  # the rest comes as errors, and would be said twice
         delivery_timeout_ms = min(
             int(own.get(name, DELIVERY_TIMEOUT_MS)) or DELIVERY_TIMEOUT_MS
             for name in ("delivery.timeout.ms", "message.timeout.ms")
@@ -133,7 +136,8 @@ class Outbox:
             self._lost = error
 
     def _on_error(self, error: KafkaError) -> None:
-        self._complaint = error
+        if self._complaint is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which names none
+            self._complaint = error
 
     def failed(self, failure: KafkaException, what: str) -> WriteFailed:
         error = failure.args[0]
@@ -144,6 +148,7 @@ class Outbox:
 
     def _why(self) -> str:
         """What the network had to say, when that is all there is."""
+        self._producer.poll(0)
         return "" if self._complaint is None else f"; last heard: {self._complaint.str()}"
 
     # Transactions
