@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.client import DEFAULT_BOOTSTRAP, fail, pairs
+from penstock.cli.pipeline_audit import audit, replay
 from penstock.cli.pipeline_options import (
     DEFAULT_INTERVAL_S,
     Bootstrap,
@@ -30,6 +31,9 @@ from penstock.cli.pipeline_options import (
 app = typer.Typer(help="Archive, replay, transform and check topics on Spark.", no_args_is_help=True)
 
 _MEGABYTE = 1 << 20
+
+app.command()(replay)
+app.command()(audit)
 
 
 @app.command()

@@ -112,12 +112,16 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
         spark.stop()
 
 
-def carry_out(plan: Plan, dry_run: bool) -> None:
+def carry_out(plan: Plan[object], dry_run: bool) -> None:
     """Runs it, or shows what would be run."""
     if dry_run:
-        print_columns(("plan", ""), plan.lines())
-        return
-    print(plan.run())
+        show_plan(plan)
+    else:
+        print(plan.run())
+
+
+def show_plan(plan: Plan[object]) -> None:
+    print_columns(("plan", ""), plan.lines())
 
 
 def _require_spark() -> None:

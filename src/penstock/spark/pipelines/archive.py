@@ -23,7 +23,7 @@ from penstock.spark.pipelines.data_files import DataFile, write_by_day, written_
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.merging import FileSizes
-from penstock.spark.pipelines.planning import Lines
+from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running, run
 from penstock.spark.pipelines.table_schema import QUARANTINED, REASON, evolved, records_of, with_fields
 from penstock.spark.pipelines.topics import Brokers, TopicSource
@@ -33,45 +33,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MAX_PER_BATCH = 4_000_000
 _MAX_PER_TASK = 500_000
-
-
-def archive(
-    spark: SparkSession,
-    *,
-    bootstrap: str,
-    topics: Sequence[str],
-    to: str,
-    format: str = "iceberg",
-    table: str = DEFAULT_TABLE,
-    kafka: Mapping[str, str] | None = None,
-    catalog: Mapping[str, str] | None = None,
-    value: str | None = None,
-    schema: str | Sequence[str] = (),
-    checkpoint: str | None = None,
-    follow: bool = False,
-    interval_s: float = DEFAULT_INTERVAL_S,
-    max_per_batch: int = DEFAULT_MAX_PER_BATCH,
-    sizes: FileSizes | None = None,
-) -> Ended:
-    """Archives what the topics have now, or goes on until it is stopped. Raises PipelineError, WireError."""
-    plan = plan_archive(
-        spark,
-        bootstrap=bootstrap,
-        topics=topics,
-        to=to,
-        format=format,
-        table=table,
-        kafka=kafka,
-        catalog=catalog,
-        value=value,
-        schema=schema,
-        checkpoint=checkpoint,
-        follow=follow,
-        interval_s=interval_s,
-        max_per_batch=max_per_batch,
-        sizes=sizes,
-    )
-    return plan.run()
 
 
 def plan_archive(
@@ -92,7 +53,11 @@ def plan_archive(
     max_per_batch: int = DEFAULT_MAX_PER_BATCH,
     sizes: FileSizes | None = None,
 ) -> ArchivePlan:
-    """As `archive`, checked and not begun."""
+    """Archives what the topics have now, or goes on until it is stopped. Raises PipelineError, WireError.
+
+    `format` is iceberg or parquet; `catalog` is properties of pyiceberg's catalog, if it is not the archive's own;
+    `value` is json or avro, and `schema` its fields, as columns, JSON or a file, if values are to be taken apart.
+    """
     files = Files(spark)
     schemas = [schema] if isinstance(schema, str) else list(schema)
     if schemas and value is None:
@@ -120,6 +85,9 @@ def plan_archive(
     )
     plan.check()
     return plan
+
+
+archive = carried_out("archive", plan_archive)
 
 
 @dataclass(frozen=True, slots=True)

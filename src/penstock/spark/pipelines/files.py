@@ -34,8 +34,8 @@ class Files:
 
     def qualified(self, path: str) -> str:
         """With scheme and host, so that everybody means the same place, wherever they run."""
-        system, there = self._at(path)
-        return _url(system.makeQualified(there))
+        _, there = self._at(path)
+        return _url(there)
 
     def exists(self, path: str) -> bool:
         system, there = self._at(path)
@@ -132,7 +132,8 @@ class Files:
     def _at(self, path: str) -> tuple[Any, Any]:
         there = self._path(path)
         try:
-            return there.getFileSystem(self._configuration), there
+            system = there.getFileSystem(self._configuration)
+            return system, system.makeQualified(there)
         except Py4JJavaError as error:
             raise PipelineError(f"{path} cannot be reached: {_first_line(error)}") from None
 

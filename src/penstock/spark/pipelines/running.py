@@ -75,7 +75,7 @@ class StopRequest:
 
 
 @contextmanager
-def stopping_on_signals() -> Iterator[StopRequest]:
+def stopping_on_signals(when_urgent: Callable[[], object] = lambda: None) -> Iterator[StopRequest]:
     """SIGINT and SIGTERM are requests while it lasts. Only the main thread may listen to signals; others get none."""
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -84,6 +84,8 @@ def stopping_on_signals() -> Iterator[StopRequest]:
 
     def received(number: int, frame: FrameType | None) -> None:
         stop.make()
+        if stop.is_urgent:
+            when_urgent()
 
     before = {each: signal.signal(each, received) for each in (signal.SIGINT, signal.SIGTERM)}
     try:

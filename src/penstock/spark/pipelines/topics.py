@@ -13,9 +13,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from penstock.core.errors import BrokerError
+from penstock.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.wire.cluster import Cluster, Topic
+from penstock.wire.errors import Refused, check, reason
 from penstock.wire.settings import ClientSettings
+
+_TOPIC_RESOURCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,19 @@ class Brokers:
     def partitions_of(self, topics: Sequence[str]) -> dict[str, int]:
         """How many each topic has. Raises WireError."""
         return {name: len(topic.leaders) for name, topic in self.topics(topics).items()}
+
+    def config_of(self, topic: str) -> dict[str, str]:
+        """Of a topic that is there, as the broker goes by it. Raises WireError."""
+        request = DescribeConfigsRequest(
+            resources=[DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=topic)]
+        )
+        with closing(Cluster(self.settings())) as cluster:
+            (found,) = cluster.ask_any(request, DescribeConfigsResponse).results
+        try:
+            check(found.error_code, found.error_message)
+        except BrokerError as refused:
+            raise Refused(f'configuration of topic "{topic}": {reason(refused)}') from None
+        return {entry.name: entry.value or "" for entry in found.configs}
 
 
 @dataclass(frozen=True, slots=True)

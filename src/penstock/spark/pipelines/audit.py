@@ -1,0 +1,156 @@
+"""Whether broker, archive and the topic that it was replayed to have the same records.
+
+Broker and archive are compared where both have something to say: what retention has taken from the broker, and what is
+not archived yet, is told and is no difference. Offsets that neither has are explained by compaction or by transactions.
+One that only the broker has is lost; one that only the archive has is too much, unless the topic is compacted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.core.ids import TopicPartition
+from penstock.spark.pipelines.archive_reading import Archive
+from penstock.spark.pipelines.audit_broker import compared_bounds, on_broker, read_broker, read_topic
+from penstock.spark.pipelines.audit_compare import compared
+from penstock.spark.pipelines.audit_measure import Measured, Zone, changed, measured
+from penstock.spark.pipelines.audit_partition import Facts, audit_partition, rows_by_hour
+from penstock.spark.pipelines.audit_replayed import audit_replayed
+from penstock.spark.pipelines.audit_result import AuditResult, PartitionAudit, ReplayedAudit
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.planning import Lines, carried_out
+from penstock.spark.pipelines.selection import Selection, parse_offsets, parse_time
+from penstock.spark.pipelines.topics import Brokers
+
+_CHANGED_AT_MOST = 1_000
+
+
+def plan_audit(
+    spark: SparkSession,
+    *,
+    archive: str,
+    bootstrap: str,
+    topics: Sequence[str] = (),
+    replayed_to: str | None = None,
+    keeps_partitions: bool = True,
+    since: str | int | datetime | None = None,
+    until: str | int | datetime | None = None,
+    offsets: Sequence[str] = (),
+    keys: Sequence[str | bytes] = (),
+    where: str | None = None,
+    kafka: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
+) -> AuditPlan:
+    """Compares an archive with the topics that it is of, all that it has if none is named, and with the topic that it
+    was replayed to. What was selected for the replay is said as there. Raises PipelineError, WireError.
+    """
+    found = Archive.at(spark, archive, catalog or {})
+    for topic in topics:
+        found.topic(topic)
+    brokers = Brokers(bootstrap, kafka or {})
+    selection = None
+    if replayed_to is not None:
+        selection = Selection(
+            topic=found.topic(topics[0] if len(topics) == 1 else None),
+            since_ms=parse_time(since, "since"),
+            until_ms=parse_time(until, "until"),
+            offsets=parse_offsets(offsets),
+            keys=tuple(key.encode() if isinstance(key, str) else key for key in keys),
+            where=where,
+        )
+        brokers.topics([replayed_to])
+        selection.of(found.records())
+    elif since or until or offsets or keys or where:
+        raise PipelineError("a selection is of what was replayed: name the topic that it was replayed to")
+    names = tuple(dict.fromkeys(topics)) or tuple(found.topics())
+    return AuditPlan(found, brokers, names, replayed_to, keeps_partitions, selection)
+
+
+audit = carried_out("audit", plan_audit)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    archive: Archive
+    brokers: Brokers
+    topics: tuple[str, ...]
+    replayed_to: str | None
+    keeps_partitions: bool
+    selection: Selection | None
+
+    def lines(self) -> Lines:
+        archived = self.archive.archived()
+        there = on_broker(self.brokers, self.topics, archived)
+        lines = [("archive", self.archive.home.path)]
+        for topic in self.topics:
+            offsets = sum(
+                end - first for each, (first, end) in compared_bounds(there, archived).items() if each.topic == topic
+            )
+            lines.append(("topic", f"{topic}: {there.why_not.get(topic) or f'{offsets:,} offsets to compare'}"))
+        if self.replayed_to is not None and self.selection is not None:
+            lines.append(("replayed", f"{self.selection.topic} to {self.replayed_to}: {self.selection.told()}"))
+        return lines
+
+    def run(self) -> AuditResult:
+        archived = self.archive.archived()
+        there = on_broker(self.brokers, self.topics, archived)
+        bounds = compared_bounds(there, archived)
+        records = self.archive.records().where(F.col("topic").isin(*self.topics))
+        from_broker = read_broker(self.archive.spark, self.brokers, bounds)
+        broker = {} if from_broker is None else measured(from_broker)
+        kept = measured(records, bounds)
+        found_changed = {} if from_broker is None else self._changed(from_broker, records, broker, kept)
+        partitions = [
+            audit_partition(
+                each,
+                Facts(
+                    kept.get(each, {}),
+                    broker.get(each, {}).get(Zone.COMPARED, {}),
+                    bounds.get(each),
+                    there.bounds.get(each, (0, 0))[1],
+                    archived.offsets.get(each, 0),
+                    found_changed.get(each, ()),
+                    each.topic in there.compacted,
+                    there.why_not.get(each.topic),
+                ),
+            )
+            for each in sorted(kept.keys() | bounds.keys())
+        ]
+        return self._result(partitions, self._replayed(), kept, broker)
+
+    def _changed(
+        self, from_broker: DataFrame, records: DataFrame, broker: Measured, kept: Measured
+    ) -> dict[TopicPartition, list[int]]:
+        """Only stretches that are not the same are looked at once more, record by record."""
+        doubtful = {}
+        for each in broker.keys() & kept.keys():
+            difference = compared(broker[each].get(Zone.COMPARED, {}), kept[each].get(Zone.COMPARED, {}))
+            if difference.stretches:
+                doubtful[each] = difference.stretches
+        return changed(from_broker, records, doubtful, _CHANGED_AT_MOST)
+
+    def _replayed(self) -> list[ReplayedAudit]:
+        if self.replayed_to is None or self.selection is None:
+            return []
+        selected = self.selection.of(self.archive.records())
+        replayed = read_topic(self.archive.spark, self.brokers, self.replayed_to)
+        return audit_replayed(selected, replayed, self.replayed_to, self.keeps_partitions)
+
+    def _result(
+        self, partitions: Sequence[PartitionAudit], replayed: Sequence[ReplayedAudit], kept: Measured, broker: Measured
+    ) -> AuditResult:
+        return AuditResult(
+            archive=self.archive.home.path,
+            bootstrap=self.brokers.bootstrap,
+            when=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            partitions=tuple(partitions),
+            replayed_to=self.replayed_to,
+            selection="" if self.selection is None else self.selection.told(),
+            replayed=tuple(replayed),
+            rows_by_time={"archive": rows_by_hour(kept), "broker": rows_by_hour(broker)},
+        )

@@ -1,0 +1,303 @@
+"""From an archive back to a topic: in the order of each partition, with the timestamps and headers that they had.
+
+What is to be written is laid down as a plan of chunks before the first one is (replay_plan). A chunk is one write of
+the sink, exactly once under a name of its own, so one that was cut off is repeated by the next run, and one that was
+written is not, even if nobody was left to note it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.core.ids import topic_id_to_text
+from penstock.spark.pipelines.archive_reading import Archive
+from penstock.spark.pipelines.errors import PipelineError, why
+from penstock.spark.pipelines.files import Files, joined, read_json
+from penstock.spark.pipelines.planning import Lines, carried_out
+from penstock.spark.pipelines.progress import Progress
+from penstock.spark.pipelines.replay_plan import Chunk, Extent, ReplayChunks, condition, cut
+from penstock.spark.pipelines.running import Ended, StopRequest, stopping_on_signals
+from penstock.spark.pipelines.selection import Selection, parse_offsets, parse_time
+from penstock.spark.pipelines.topics import Brokers
+
+log = logging.getLogger(__name__)
+
+DEFAULT_ROWS_PER_CHUNK = 1_000_000
+_RATE_BURST_S = 5
+_WAIT_S = 0.1
+_READERS_SETTINGS = ("fetch.max.wait.ms", "max.partition.fetch.bytes")
+
+
+class Partitions(StrEnum):
+    """Which partition of the target a record goes to."""
+
+    KEEP = "keep"
+    MODULO = "modulo"
+    KEY = "key"
+
+
+def plan_replay(
+    spark: SparkSession,
+    *,
+    archive: str,
+    bootstrap: str,
+    to: str,
+    topic: str | None = None,
+    since: str | int | datetime | None = None,
+    until: str | int | datetime | None = None,
+    offsets: Sequence[str] = (),
+    keys: Sequence[str | bytes] = (),
+    where: str | None = None,
+    partitions: str = "keep",
+    new_timestamps: bool = False,
+    rate: int | None = None,
+    replay_id: str | None = None,
+    rows_per_chunk: int = DEFAULT_ROWS_PER_CHUNK,
+    kafka: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
+    checkpoint: str | None = None,
+) -> ReplayPlan:
+    """Writes the records of an archive that are selected to the topic `to`, which is there already. Asked for again, it
+    goes on where it was cut off; what is complete is not done twice, unless under another id. Raises PipelineError,
+    WireError.
+
+    `offsets` are as in "0:100-200" (partition, first, end), `where` is a condition of SQL on the archive's columns.
+    """
+    if partitions not in list(Partitions):
+        raise PipelineError(f'partitions takes {", ".join(Partitions)}, not "{partitions}"')
+    if rate is not None and rate < 1:
+        raise PipelineError(f"rate takes records a second, not {rate}")
+    found = Archive.at(spark, archive, catalog or {})
+    selection = Selection(
+        topic=found.topic(topic),
+        since_ms=parse_time(since, "since"),
+        until_ms=parse_time(until, "until"),
+        offsets=parse_offsets(offsets),
+        keys=tuple(key.encode() if isinstance(key, str) else key for key in keys),
+        where=where,
+    )
+    brokers = Brokers(bootstrap, kafka or {})
+    target = brokers.topics([to])[to]
+    purpose = {
+        "archive": found.home.id,
+        "to": to,
+        "topic_id": topic_id_to_text(target.id),
+        "partitions": partitions,
+        "new_timestamps": new_timestamps,
+        **selection.to_json(),
+    }
+    name = replay_id or hashlib.sha256(json.dumps(purpose, sort_keys=True).encode()).hexdigest()[:16]
+    plan = ReplayPlan(
+        archive=found,
+        brokers=brokers,
+        to=to,
+        target_partitions=len(target.leaders),
+        selection=selection,
+        partitions=Partitions(partitions),
+        new_timestamps=new_timestamps,
+        rate=rate,
+        id=name,
+        directory=Files(spark).qualified(joined(checkpoint or found.home.replays, name)),
+        purpose=purpose,
+        rows_per_chunk=min(rows_per_chunk, rate * _RATE_BURST_S) if rate else rows_per_chunk,
+    )
+    plan.check()
+    return plan
+
+
+replay = carried_out("replay", plan_replay)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    archive: Archive
+    brokers: Brokers
+    to: str
+    target_partitions: int
+    selection: Selection
+    partitions: Partitions
+    new_timestamps: bool
+    rate: int | None
+    id: str
+    directory: str
+    purpose: Mapping[str, object]
+    rows_per_chunk: int
+
+    def check(self) -> None:
+        """Raises PipelineError when the target cannot take the records as they are."""
+        chosen = self._selected()
+        self._known_chunks()
+        if self.partitions is Partitions.KEEP:
+            archived = self.archive.archived().offsets
+            last = max(each.partition for each in archived if each.topic == self.selection.topic)
+            if last >= self.target_partitions:
+                raise PipelineError(
+                    f'topic "{self.to}" has {self.target_partitions} partitions, and the records are of {last + 1}: '
+                    "give it as many, or choose --partitions modulo or key"
+                )
+        if not self.new_timestamps:
+            self._check_times(chosen)
+
+    def _check_times(self, chosen: DataFrame) -> None:
+        config = self.brokers.config_of(self.to)
+        if config.get("message.timestamp.type") == "LogAppendTime":
+            raise PipelineError(
+                f'topic "{self.to}" gives records its own time (message.timestamp.type=LogAppendTime): set CreateTime, '
+                "or ask for --new-timestamps"
+            )
+        retention_ms = int(config.get("retention.ms") or -1)
+        if retention_ms < 0 or "delete" not in config.get("cleanup.policy", "delete"):
+            return
+        (oldest_ms,) = chosen.agg(F.min(F.unix_millis("timestamp"))).first() or (None,)
+        if oldest_ms is not None and oldest_ms < time.time_ns() // 1_000_000 - retention_ms:
+            raise PipelineError(
+                f'topic "{self.to}" deletes records that are older than {retention_ms} ms, and some of these are: set '
+                "its retention.ms to -1, or ask for --new-timestamps"
+            )
+
+    def lines(self) -> Lines:
+        chunks = self._known_chunks() or self._cut()
+        done = self._done()
+        limit = f", at most {self.rate:,} records a second" if self.rate else ""
+        return [
+            ("replay", f"{self.id} ({self.directory})"),
+            ("archive", f"{self.archive.home.path}, topic {self.selection.topic}"),
+            ("records", f"{chunks.rows:,}: {self.selection.told()}"),
+            ("to", f"topic {self.to}, {self.target_partitions} partitions ({self.partitions}){limit}"),
+            ("chunks", f"{len(chunks.chunks)}, of which {done.chunks} are written"),
+        ]
+
+    def run(self) -> Ended:
+        begun_s = time.monotonic()
+        chunks = self._laid_down()
+        done = self._done()
+        if done.chunks >= len(chunks.chunks):
+            log.info("replay is complete already", extra={"replay": self.id, "rows": done.rows})
+        rows, written = 0, 0
+        context = self.archive.spark.sparkContext
+        with stopping_on_signals(context.cancelAllJobs) as stop, Progress(f"replay to {self.to}") as progress:
+            for number in range(done.chunks, len(chunks.chunks)):
+                chunk_s = time.monotonic()
+                progress.show_parts(number, len(chunks.chunks), done.rows)
+                count = self._written(chunks.chunks[number], number, stop)
+                if count is None:
+                    break
+                done = _Done(number + 1, done.rows + count)
+                Files(self.archive.spark).write(joined(self.directory, "done.json"), json.dumps(asdict(done)))
+                rows, written = rows + count, written + 1
+                self._tell(number, count, chunk_s)
+                self._wait(count, chunk_s, stop)
+                if stop.is_made:
+                    break
+        is_stopped = stop.is_made and done.chunks < len(chunks.chunks)
+        return Ended(rows, written, time.monotonic() - begun_s, is_stopped)
+
+    def _tell(self, number: int, rows: int, chunk_s: float) -> None:
+        took_ms = round((time.monotonic() - chunk_s) * 1_000)
+        facts = {"replay": self.id, "chunk": number, "rows": rows, "ms": took_ms}
+        log.info("chunk written", extra=facts | {"rows_per_s": round(rows * 1_000 / max(1, took_ms))})
+
+    def _wait(self, rows: int, chunk_s: float, stop: StopRequest) -> None:
+        """Until the chunk has taken as long as the rate says."""
+        while self.rate and not stop.is_made and time.monotonic() < chunk_s + rows / self.rate:
+            time.sleep(_WAIT_S)
+
+    # Chunks
+
+    def _selected(self) -> DataFrame:
+        return self.selection.of(self.archive.records())
+
+    def _cut(self) -> ReplayChunks:
+        extents = (
+            self._selected()
+            .groupBy("partition")
+            .agg(F.count("*").alias("rows"), F.min("offset").alias("first"), F.max("offset").alias("last"))
+        )
+        found = {row["partition"]: Extent(row["rows"], row["first"], row["last"] + 1) for row in extents.collect()}
+        return cut(found, self.rows_per_chunk)
+
+    def _known_chunks(self) -> ReplayChunks | None:
+        path = joined(self.directory, "plan.json")
+        found = read_json(Files(self.archive.spark), path)
+        if found is None:
+            return None
+        for key, value in self.purpose.items():
+            known = found.get("purpose", {}).get(key)
+            if known != value:
+                raise PipelineError(
+                    f"the replay {self.id} is another one: its {key} is {known}, not {value}; --id takes another name"
+                )
+        return ReplayChunks.from_json(found, path)
+
+    def _laid_down(self) -> ReplayChunks:
+        """What this replay writes is decided once: the archive may grow while it goes on."""
+        if self._known_chunks() is None:
+            files, path = Files(self.archive.spark), joined(self.directory, "plan.json")
+            files.make_directory(self.directory)
+            files.create(path, json.dumps({"purpose": dict(self.purpose), **self._cut().to_json()}))
+        known = self._known_chunks()
+        assert known is not None, "it was written, by us or by somebody who was faster"
+        return known
+
+    def _done(self) -> _Done:
+        path = joined(self.directory, "done.json")
+        found = read_json(Files(self.archive.spark), path) or {"chunks": 0, "rows": 0}
+        try:
+            return _Done(int(found["chunks"]), int(found["rows"]))
+        except (KeyError, ValueError) as error:
+            raise PipelineError(f"{path} is damaged: {error!r}") from None
+
+    def _written(self, chunk: Chunk, number: int, stop: StopRequest) -> int | None:
+        """How many rows; None when it was cut off on request."""
+        seen = Observation()
+        rows = self._selected().where(condition(chunk)).observe(seen, F.count("*").alias("rows"))
+        # One task for each partition, which is written in order.
+        ordered = rows.repartitionById(max(chunk) + 1, F.col("partition")).sortWithinPartitions("partition", "offset")
+        options = self._sink_options() | {"writeId": f"replay-{self.id}-{number:06}"}
+        try:
+            ordered.select(*self._columns()).write.format("penstock").options(**options).option(
+                "topic", self.to
+            ).option("exactlyOnce", "true").option("writeId", f"replay-{self.id}-{number:06}").mode("append").save()
+        except (PySparkException, Py4JJavaError) as error:
+            if stop.is_urgent:
+                return None
+            raise PipelineError(f"replay to {self.to}: {why(error)}") from error
+        return int(seen.get.get("rows", 0))
+
+    def _sink_options(self) -> dict[str, str]:
+        given = {
+            name: value
+            for name, value in self.brokers.options().items()
+            if name.removeprefix("kafka.") not in _READERS_SETTINGS
+        }
+        return given | {"topic": self.to, "exactlyOnce": "true"}
+
+    def _columns(self) -> list[Column | str]:
+        columns: list[Column | str] = ["key", "value", "headers"]
+        if not self.new_timestamps:
+            columns.append("timestamp")
+        if self.partitions is Partitions.KEEP:
+            columns.append("partition")
+        elif self.partitions is Partitions.MODULO:
+            columns.append((F.col("partition") % self.target_partitions).cast("int").alias("partition"))
+        return columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Chunks that are known to be written, with how many rows."""
+
+    chunks: int
+    rows: int
