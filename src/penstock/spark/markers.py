@@ -12,13 +12,15 @@ from typing import NamedTuple
 
 from crc32c_rs import crc32c
 
+from penstock.wire.errors import WireError
+
 VERSION = 1
 # Of the topic, at least. Who looks for a marker counts on them for ever.
 PARTITIONS = 16
 _COMPACT = (",", ":")
 
 
-class UnreadableMarker(ValueError):
+class UnreadableMarker(WireError):
     """Nothing that this version wrote."""
 
 
