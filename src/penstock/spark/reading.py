@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.errors import BadOption, plainly
+from penstock.spark.errors import BadOffsets, BadOption, plainly
 from penstock.spark.source_options import SourceOptions
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -47,12 +47,15 @@ def batch_reader(options: Mapping[str, str], schema: StructType | None = None) -
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType | None = None) -> DataSourceStreamReader:
+    from penstock.spark.refused_stream import RefusedStream
     from penstock.spark.stream_reader import StreamReader
 
-    with plainly():
+    try:
         parsed = SourceOptions.parse(options).for_stream()
         _check_schema(schema, parsed)
-        return StreamReader(parsed)
+    except (BadOption, BadOffsets) as refused:
+        return RefusedStream(refused)
+    return StreamReader(parsed)
 
 
 def _check_schema(schema: StructType | None, options: SourceOptions) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -43,4 +44,22 @@ def register(spark: SparkSession) -> None:
     """Makes `format("penstock")` known to a session."""
     from penstock.spark.data_source import PenstockDataSource
 
-    spark.dataSource.register(PenstockDataSource)
+    with _active(spark):
+        spark.dataSource.register(PenstockDataSource)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Spark looks in the active session whether a name is taken, and not in the one that gets it."""
+    jvm = getattr(spark.sparkContext, "_jvm", None) if isinstance(spark, SparkSession) else None
+    if jvm is None:  # Spark Connect
+        yield
+        return
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
