@@ -22,7 +22,7 @@ MAX_WRITE_ID = 200
 _PREFIX = "kafka."
 
 # As they are written, for messages; they are compared in lower case.
-OPTIONS = ("topic", "exactlyOnce", "writeId", "markerTopic", "kafka.bootstrap.servers")
+OPTIONS = ("topic", "exactlyOnce", "compareRows", "writeId", "markerTopic", "kafka.bootstrap.servers")
 # Spark hands its own options of a query to the sink as well.
 _SPARKS_OWN = frozenset(
     {
@@ -108,6 +108,9 @@ class SinkOptions:
     exactly_once: bool
     write_id: str | None
     marker_topic: str
+    # Of a task that is done again: all its rows, or only how many there are. Sums and percentiles of what comes in
+    # another order may differ in their last digits, and are the same rows all the same.
+    compares_rows: bool = True
 
     @classmethod
     def parse(cls, options: Mapping[str, str], kind: Kind) -> SinkOptions:
@@ -131,6 +134,7 @@ class SinkOptions:
             exactly_once=exactly_once,
             write_id=write_id,
             marker_topic=_text(own, "markerTopic") or DEFAULT_MARKER_TOPIC,
+            compares_rows=_flag(own, "compareRows", True),
         )
 
 
