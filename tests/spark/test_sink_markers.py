@@ -1,16 +1,22 @@
-"""Markers: what they say, where they are, and that nobody is held up or fooled who looks for one."""
+"""Markers: what they say, where they are, and that nobody is held up or fooled who looks for one.
+
+`PENSTOCK_TEST_AGAINST=kafka pytest tests/spark/test_sink_markers.py` runs them against Apache Kafka itself.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from penstock.core.ids import TopicPartition
 from penstock.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+from penstock.protocol.records import StoredRecord
 from penstock.spark.errors import BadOption
 from penstock.spark.marker_scan import MarkerScan, StillOpen, last_marker
 from penstock.spark.marker_topic import forget_markers
@@ -18,10 +24,11 @@ from penstock.spark.markers import PARTITIONS, Marker, MarkerKey, UnreadableMark
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.wire.cluster import Cluster
 from penstock.wire.offsets import Isolation, latest
+from penstock.wire.reading import read
 from tests.spark.sinking import a_sink, an_attempt, create, sink_options, values, values_of, written
-from tests.testkit import BrokerProcess, RawClient, eventually
+from tests.testkit import BrokerProcess, RawClient, broker_under_test, eventually
 from tests.testkit.asking import topic_names
-from tests.wire.reading import a_client
+from tests.wire.reading import a_client, records_of
 from tests.wire.test_reading import delete_records
 
 
@@ -177,6 +184,34 @@ def settled_marker(cluster: Cluster, sink: SinkOptions, key: MarkerKey) -> Marke
         return last_marker(cluster, sink.marker_topic, key)
     except StillOpen:
         return None
+
+
+def test_given_markers_that_compaction_has_thinned_out_when_one_is_looked_for_then_it_is_the_last_committed_one(
+    tmp_path: Path, topic_name: str, key: MarkerKey
+) -> None:
+    small: dict[str, Any] = {"segment_bytes": 4096, "min_cleanable_dirty_ratio": 0.01, "delete_retention_ms": 0}
+    with broker_under_test().start(tmp_path / "data", log_cleaner_backoff_ms=50) as broker:
+        create(broker.address, topic_name, partitions=PARTITIONS, cleanup_policy="compact", **small)
+        sink = sink_options(broker.bootstrap, Kind.STREAM, topic="never-written", markerTopic=topic_name)
+        with an_attempt(sink, key.writer, key.task) as producer:
+            for batch_id in range(200):
+                put(producer, sink, key, Marker(batch_id, 1, 1))
+                if batch_id % 3:
+                    producer.abort_transaction(10)
+                else:
+                    producer.commit_transaction(10)
+                producer.begin_transaction()
+
+        with a_client(broker.bootstrap) as cluster:
+            eventually(lambda: len(everything(cluster, sink, key)) < 100, 60)
+            assert scan_of(sink, key).last(cluster, key) == Marker(198, 1, 1)
+
+
+def everything(cluster: Cluster, sink: SinkOptions, key: MarkerKey) -> list[StoredRecord]:
+    """Of the partition, committed or not."""
+    where = TopicPartition(sink.marker_topic, key.partition())
+    end = latest(cluster, [where], Isolation.READ_UNCOMMITTED)[where]
+    return records_of(read(cluster, where, 0, end, Isolation.READ_UNCOMMITTED))
 
 
 def test_given_a_marker_that_cannot_be_read_when_it_is_looked_for_then_the_task_does_not_guess(

@@ -1,4 +1,7 @@
-"""What tasks of a sink write, exactly once whatever becomes of their attempts: real brokers, without Spark around."""
+"""What tasks of a sink write, exactly once whatever becomes of their attempts: real brokers, without Spark around.
+
+`PENSTOCK_TEST_AGAINST=kafka pytest tests/spark/test_sink_tasks.py` runs them against Apache Kafka itself.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +280,7 @@ class Clock:
 
     def slowly(self, *batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            self.now_s += 200
+            self.now_s += 230
             yield batch
 
 
@@ -307,8 +310,10 @@ def test_given_a_task_that_is_partly_written_when_its_first_rows_are_others_then
     with pytest.raises(ZeroDivisionError):
         write_exactly_once(sink, task, breaking(clock.slowly(ONE, TWO)), clock)
 
-    with pytest.raises(WriteFailed, match="same rows twice"):
-        write_exactly_once(sink, task, values(*other), clock)
+    for compare_rows in (True, False):
+        again = a_sink(broker.bootstrap, topic, compareRows=compare_rows)
+        with pytest.raises(WriteFailed, match="same rows twice"):
+            write_exactly_once(again, task, values(*other), clock)
 
     assert values_of(broker.bootstrap, topic) == [b"1", b"2"]
 

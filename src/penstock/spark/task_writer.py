@@ -29,6 +29,8 @@ from penstock.spark.rows import Rows
 from penstock.spark.sink_errors import WriteFailed
 from penstock.spark.sink_options import SinkOptions
 
+_USED_SHARE = 0.75
+
 
 @dataclass(frozen=True)
 class TaskWritten(WriterCommitMessage):
@@ -112,9 +114,9 @@ class _ExactlyOnce:
         self._destination = destination
         self._clock = clock
         timeout_ms = int(options.producer.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
-        # The other half is for what is under way, and for the commit. To go on from the middle takes rows that are the
-        # same, and in the same order.
-        self._ends_after_s = timeout_ms / 2_000 if options.compares_rows else math.inf
+        # What is left of it is for what is under way, and for the commit. To go on from the middle takes rows that are
+        # the same, and in the same order.
+        self._ends_after_s = _USED_SHARE * timeout_ms / 1_000 if options.compares_rows else math.inf
         self._tally = Tally()
 
     def write_nothing(self) -> TaskWritten:
@@ -177,7 +179,7 @@ class _ExactlyOnce:
             raise self._differs(found)
 
     def _is_that_of(self, found: Marker) -> bool:
-        if not self._options.compares_rows:
+        if found.is_whole and not self._options.compares_rows:
             return self._tally.rows == found.rows
         return self._tally.is_that_of(found)
 
@@ -212,5 +214,6 @@ class _ExactlyOnce:
             f"{self._task} was written before, with other rows: {found.rows} of checksum {found.checksum:016x} then, "
             f"{tally.rows} of {tally.checksum:016x} now. The query does not give the same rows twice (does it use "
             "rand, uuid or the time, or read what has changed?), so it cannot write them exactly once. Make it give "
-            f"the same rows, or write with exactlyOnce=false, or {anew}, which writes again what it reads"
+            "the same rows, or write with compareRows=false if what was written may stand for them, or with "
+            f"exactlyOnce=false, or {anew}, which writes again what it reads"
         )
