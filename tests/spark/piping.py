@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, cast
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.testkit import eventually
+
 _TIMEOUT_S = 20.0
 
 
@@ -37,6 +39,13 @@ def create(bootstrap: str, *topics: str, partitions: int = 1, config: Mapping[st
     new = [NewTopic(topic, partitions, 1, config=dict(config or {})) for topic in topics]
     for created in admin.create_topics(new).values():
         created.result(_TIMEOUT_S)
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    """Returns when it is gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
+    eventually(lambda: topic not in admin.list_topics(timeout=_TIMEOUT_S).topics)
 
 
 def fill(bootstrap: str, topic: str, records: Iterable[Given]) -> None:

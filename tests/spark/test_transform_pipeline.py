@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,13 @@ def test_given_values_that_are_not_json_when_there_is_a_quarantine_then_they_are
     good, bad = '{"n": 1}', '{"n": "one"}'
     fill(topics.bootstrap, topics.source, [Given(good), Given(bad, "k", 1, (("h", b"x"),), NOW_MS), Given("{}")])
 
-    topics.run(
+    rows = topics.run(
         sql="SELECT CAST(json.n + 1 AS STRING) AS value FROM input",
         schema="n BIGINT NOT NULL",
         quarantine=topics.quarantine,
     )
 
+    assert rows == 3
     assert values(topics.bootstrap, topics.target) == [[b"2"], []]
     (found,) = read(topics.bootstrap, topics.quarantine)
     by_value = {record.value: record for record in found}
@@ -159,15 +161,17 @@ def test_given_values_that_are_not_json_when_there_is_a_quarantine_then_they_are
 
 
 def test_given_a_value_that_is_not_json_when_it_may_not_be_left_out_then_the_error_says_where_it_is(
-    topics: Topics,
+    topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(topics.bootstrap, topics.source, [Given('{"n": 1}'), Given("nonsense")])
     sql = "SELECT CAST(json.n AS STRING) AS value FROM input"
 
     with pytest.raises(PipelineError, match=f"{topics.source}-0 offset 1: it is not JSON of n bigint; --quarantine"):
         topics.run(sql=sql, schema="n BIGINT")
+    caplog.set_level(logging.INFO)
     topics.run(sql=sql, schema="n BIGINT", skip_bad=True)
 
+    assert [getattr(line, "bad", 0) for line in caplog.records if line.message == "batch done"] == [1]
     assert values(topics.bootstrap, topics.target) == [[b"1"], []]
 
 

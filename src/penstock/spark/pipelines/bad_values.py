@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from penstock.spark.pipelines.batches import BAD, COUNTED, READ
 from penstock.spark.pipelines.errors import PipelineError
 
 REASON = "_penstock_reason"
-SKIPPED = "skipped"
+_TOLD = "%s-%d offset %d: %s; --quarantine TOPIC keeps such records, --skip-bad leaves them out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,18 @@ class BadValues:
             return f"to topic {self.quarantine}"
         return "are left out, and counted" if self.skip else "end the pipeline"
 
-    def good(self, records: DataFrame) -> DataFrame:
-        """Those without a reason; records have topic, partition, offset and a reason."""
+    def good(self, records: DataFrame, where: str = "") -> DataFrame:
+        """Those without a reason; records have topic, partition and offset, perhaps in a struct, and a reason."""
         reason = F.col(REASON)
         if self.quarantine is None and not self.skip:
-            where = F.format_string("%s-%d offset %d: %s", "topic", "partition", "offset", reason)
-            told = F.concat(where, F.lit("; --quarantine TOPIC keeps such values, --skip-bad leaves them out"))
+            told = F.format_string(_TOLD, f"{where}topic", f"{where}partition", f"{where}offset", reason)
             return records.where(F.when(reason.isNull(), F.lit(True)).otherwise(F.raise_error(told).isNotNull()))
-        if self.skip:
-            records = records.observe(SKIPPED, F.count_if(reason.isNotNull()).alias("records"))
-        return records.where(reason.isNull())
+        read, bad = F.count("*").alias(READ), F.count_if(reason.isNotNull()).alias(BAD)
+        return records.observe(COUNTED, read, bad).where(reason.isNull())
+
+    def told(self, topic: str, partition: int, offset: int, reason: str) -> str:
+        """Of the record that ends the pipeline."""
+        return _TOLD % (topic, partition, offset, reason)
 
     def quarantined(self, records: DataFrame) -> DataFrame | None:
         """As rows for the sink, with a column topic; None where there is no quarantine."""

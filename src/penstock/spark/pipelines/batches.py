@@ -9,16 +9,20 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+# What a query may observe of itself, and its columns.
+COUNTED, READ, BAD = "counted", "read", "bad"
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One that is done. `begun` is Spark's time of it, which no two of a query share."""
+    """One that is done. `begun` is Spark's time of it, which no two of a query share. `bad` rows were set aside."""
 
     id: int
     begun: str
     rows: int
     milliseconds: int
     lag: int | None
+    bad: int = 0
 
     @property
     def rows_per_second(self) -> float:
@@ -59,12 +63,15 @@ def batch_of(progress: Mapping[str, Any]) -> Batch | None:
         return None
     sources = progress["sources"]
     lags = [lag_of(source) for source in sources]
+    # A query that goes through its source twice counts for itself.
+    counted = progress.get("observedMetrics", {}).get(COUNTED)
     return Batch(
         id=progress["batchId"],
         begun=str(progress["timestamp"]),
-        rows=progress["numInputRows"],
+        rows=progress["numInputRows"] if counted is None else counted[READ],
         milliseconds=durations.get("triggerExecution", 0),
         lag=None if None in lags or not lags else sum(lag for lag in lags if lag is not None),
+        bad=0 if counted is None else counted[BAD],
     )
 
 

@@ -48,10 +48,11 @@ def fields(struct: Column, schema: StructType) -> list[Column]:
     return [struct[field.name].alias(field.name) for field in schema.fields]
 
 
-def reason_not(text: Column, struct: Column, schema: StructType) -> Column:
+def reason_not(text: Column, struct: Column, schema: StructType, what: str | None = None) -> Column:
     """Why the text, which is not null, is not of the schema; null when it is. `struct` is what `parsed` made of it."""
     reason = F.when(~F.is_valid_utf8(text), F.lit("it is not UTF-8"))
-    reason = reason.when(struct.isNull() | struct[_CORRUPT].isNotNull(), F.lit(f"it is not JSON of {_told(schema)}"))
+    not_json = F.lit(f"it is not JSON of {what or _told(schema)}")
+    reason = reason.when(struct.isNull() | struct[_CORRUPT].isNotNull(), not_json)
     for field in schema.fields:
         if not field.nullable:
             reason = reason.when(struct[field.name].isNull(), F.lit(f"it has no {field.name}"))

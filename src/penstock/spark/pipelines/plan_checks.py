@@ -56,7 +56,12 @@ def analyzed(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 
-def check_order(frame: DataFrame, what: str) -> None:
+TRANSFORMS_KEEP_ORDER = (
+    "a transform keeps the order of every partition, row by row; windows and groups are for the pipeline aggregate"
+)
+
+
+def check_order(frame: DataFrame, what: str, why: str = TRANSFORMS_KEEP_ORDER) -> None:
     """Raises PipelineError unless every row depends on one row of one partition, in turn."""
     if not frame.isStreaming:
         raise PipelineError(f"{what} reads nothing of the topic: its records are the view input")
@@ -64,12 +69,9 @@ def check_order(frame: DataFrame, what: str) -> None:
         name = str(node.nodeName())
         if name not in _KEEPS_ORDER:
             does = _WHAT_IT_IS.get(name, f"does something else than select, filter and explode ({name})")
-            raise PipelineError(
-                f"{what} {does}: a transform keeps the order of every partition, row by row; "
-                "windows and groups are for the pipeline aggregate"
-            )
+            raise PipelineError(f"{what} {does}: {why}")
         if node.subqueries().size():
-            raise PipelineError(f"{what} has a subquery, whose answer may change: a transform looks at its input only")
+            raise PipelineError(f"{what} has a subquery, whose answer may change: a stream looks at its records only")
 
 
 def check_repeatable(frame: DataFrame, what: str) -> None:

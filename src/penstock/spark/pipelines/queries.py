@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.expressions import first_words
 
 VIEW = "input"
 _ORDERS = ("Command", "ParsedStatement", "CompoundPlanStatement")
@@ -75,7 +76,7 @@ class SqlQuery:
             _check_is_question(_parsed(records, text))
             return records.sparkSession.sql(text)
         except PySparkException as error:
-            raise PipelineError(f"the SQL is not understood: {_first_words(error)}") from None
+            raise PipelineError(f"the SQL is not understood: {first_words(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class FunctionQuery:
         try:
             answer: object = self.function(records)
         except PySparkException as error:
-            raise PipelineError(f"{self} is not understood by Spark: {_first_words(error)}") from error
+            raise PipelineError(f"{self} is not understood by Spark: {first_words(error)}") from error
         except Exception as error:
             raise PipelineError(f"{self} fails: {type(error).__name__}: {error}") from error
         if not isinstance(answer, DataFrame):
@@ -158,9 +159,3 @@ def _check_is_question(plan: Any) -> None:
 
 def _lower(names: Sequence[str]) -> set[str]:
     return {name.lower() for name in names}
-
-
-def _first_words(error: PySparkException) -> str:
-    """What Spark says, without the plan that it draws below it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].split(" SQLSTATE")[0] if lines else type(error).__name__

@@ -143,6 +143,8 @@ class _Watched:
         facts |= {"rows_per_s": round(batch.rows_per_second)}
         if batch.lag is not None:
             facts["lag"] = batch.lag
+        if batch.bad:
+            facts["bad"] = batch.bad
         log.info("batch done", extra=facts)
 
 

@@ -21,11 +21,12 @@ _READERS_SETTINGS = ("fetch.max.wait.ms", "max.partition.fetch.bytes")
 
 @dataclass(frozen=True, slots=True)
 class TopicTarget:
-    """`topic` is None where every row has its own."""
+    """`topic` is None where every row has its own. Rows are compared when a batch is done again, or only counted."""
 
     brokers: Brokers
     topic: str | None
     exactly_once: bool
+    compares_rows: bool = True
 
     def __str__(self) -> str:
         promise = "exactly once" if self.exactly_once else "at least once"
@@ -59,13 +60,20 @@ class TopicTarget:
         return rows if self.topic is None else rows.withColumn("topic", F.lit(self.topic))
 
     def writer(self, rows: DataFrame, output_mode: str = "append") -> DataStreamWriter:
+        return rows.writeStream.format("penstock").options(**self._options()).outputMode(output_mode)
+
+    def append(self, rows: DataFrame, name: str) -> None:
+        """A batch, of which what was written under the same name is not written again."""
+        rows.write.format("penstock").options(**self._options(), writeId=name).mode("append").save()
+
+    def _options(self) -> dict[str, str]:
         options = {
             name: value
             for name, value in self.brokers.options().items()
             if name.removeprefix("kafka.") not in _READERS_SETTINGS
         }
-        options["exactlyOnce"] = str(self.exactly_once).lower()
-        return rows.writeStream.format("penstock").options(**options).outputMode(output_mode)
+        promises = {"exactlyOnce": self.exactly_once, "compareRows": self.compares_rows}
+        return options | {name: str(value).lower() for name, value in promises.items()}
 
 
 def opened(source: TopicSource, spark: SparkSession) -> DataFrame:

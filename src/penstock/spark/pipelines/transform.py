@@ -29,7 +29,7 @@ from penstock.spark.pipelines import checkpoints, json_values, plan_checks
 from penstock.spark.pipelines.bad_values import REASON, BadValues
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.planning import Lines
+from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.queries import FunctionQuery, Query, SqlQuery
 from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running, run
 from penstock.spark.pipelines.topic_target import TopicTarget, opened
@@ -37,33 +37,6 @@ from penstock.spark.pipelines.topics import Brokers, TopicSource
 
 _KEPT = ("key", "value", "partition", "headers", "timestamp")
 _JSON = "json"
-
-
-def transform(
-    spark: SparkSession,
-    *,
-    bootstrap: str,
-    topic: str,
-    checkpoint: str,
-    to: str | None = None,
-    sql: str | None = None,
-    function: str | Callable[[DataFrame], DataFrame] | None = None,
-    schema: str | None = None,
-    quarantine: str | None = None,
-    skip_bad: bool = False,
-    exactly_once: bool = True,
-    starting_offsets: str = "earliest",
-    max_per_batch: int | None = None,
-    follow: bool = False,
-    interval_s: float = DEFAULT_INTERVAL_S,
-    kafka: Mapping[str, str] | None = None,
-) -> Ended:
-    """Up to what is there now or, with `follow`, on and on. Raises PipelineError, WireError.
-
-    `function` is a function, or the name of one as `module:function`. `schema` is DDL of JSON values; those that are
-    not of it go to the topic `quarantine`, are left out with `skip_bad`, or else end the pipeline.
-    """
-    return plan_transform(**locals()).run()  # it takes the same
 
 
 def plan_transform(
@@ -85,7 +58,11 @@ def plan_transform(
     interval_s: float = DEFAULT_INTERVAL_S,
     kafka: Mapping[str, str] | None = None,
 ) -> TransformPlan:
-    """As `transform`, up to where data would move."""
+    """Up to what is there now or, with `follow`, on and on. Raises PipelineError, WireError.
+
+    `function` is a function, or the name of one as `module:function`. `schema` is DDL of JSON values; those that are
+    not of it go to the topic `quarantine`, are left out with `skip_bad`, or else end the pipeline.
+    """
     brokers = Brokers(bootstrap, kafka or {})
     options = {"includeHeaders": "true", "startingOffsets": starting_offsets}
     if max_per_batch is not None:
@@ -101,6 +78,9 @@ def plan_transform(
     running = Running(f"transform {topic}", checkpoint, follow, interval_s)
     checkpoints.check(Files(spark), checkpoint, wanted.purpose)
     return TransformPlan(spark, wanted, result, running)
+
+
+transform = carried_out("transform", plan_transform)
 
 
 @dataclass(frozen=True, slots=True)
