@@ -303,7 +303,7 @@ class Shard(Generic[M]):
             except (BrokerError, OSError) as error:
                 if incarnation != self._incarnation:
                     return  # nothing is wrong: the partition went elsewhere meanwhile
-                log.error("coordinator not loaded, trying again", extra=self._described(error))
+                log.log(_level(error), "coordinator not loaded, trying again", extra=self._described(error))
                 await asyncio.sleep(RETRY_LOAD_S)
                 continue
             if self._closed is None and incarnation == self._incarnation:
@@ -318,9 +318,7 @@ class Shard(Generic[M]):
 
     def _lose(self, error: BrokerError) -> None:
         """The log did not take what the machine had decided."""
-        # Replicas come and go; a log that takes nothing is another matter.
-        level = logging.ERROR if error.code is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
-        log.log(level, "coordinator lost an append, loading again", extra=self._described(error))
+        log.log(_level(error), "coordinator lost an append, loading again", extra=self._described(error))
         self._forget(_told(error))
         if self._closed is None:
             self._tasks.spawn(self._reload(), name=f"load-{self.partition.topic_partition}")
@@ -352,6 +350,12 @@ class Shard(Generic[M]):
 
 def _new_id() -> str:
     return str(uuid.uuid4())
+
+
+def _level(error: BrokerError | OSError) -> int:
+    """Leaders and replicas come and go; a log that gives or takes nothing is another matter."""
+    passes = isinstance(error, BrokerError) and error.code is not ErrorCode.KAFKA_STORAGE_ERROR
+    return logging.WARNING if passes else logging.ERROR
 
 
 def _told(error: BrokerError) -> BrokerError:
