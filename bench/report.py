@@ -10,6 +10,8 @@ UNITS: Mapping[str, str] = {
     "mb_per_s": "MB/s",
     "requests_per_s": "requests/s",
     "messages_per_s": "messages/s",
+    "rows_per_s": "rows/s",
+    "connector_share": "times Spark's own connector",
     "commits_per_s": "commits/s",
     "uncommitted_share": "times uncommitted",
     "stable_s": "s to stable",

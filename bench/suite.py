@@ -19,6 +19,7 @@ from bench import (
     raw_fetch,
     raw_produce,
     replicated,
+    spark,
     transactions,
 )
 from bench.report import Row
@@ -60,6 +61,7 @@ WITH_OWN_BROKERS: Mapping[str, Callable[[str, Path, int], list[Row]]] = {
     failover.HANDOVER_NAME: failover.handover_rows,
     **{name: partial(failover.failover_rows, name, settings) for name, settings in failover.SESSIONS.items()},
     many_replicas.NAME: many_replicas.cluster_rows,
+    spark.NAME: spark.spark_rows,
 }
 
 NAMES = tuple(dict.fromkeys([*MACHINE, *ON_A_BROKER, *WITH_OWN_BROKERS]))

@@ -90,6 +90,11 @@ TARGETS: tuple[Throughput | Limit | Minimum, ...] = (
     Limit("cluster-3000", "failover_s", 10),
     Limit("cluster-3000", "started_s", 20),
     Limit("cluster-3000", "idle_cpu_share", 0.03),
+    Minimum("spark-read-100b", "rows_per_s", 600_000),
+    Minimum("spark-read-1k", "mb_per_s", 250),
+    Minimum("spark-archive-100b", "rows_per_s", 250_000),
+    Minimum("spark-write-100b", "rows_per_s", 150_000),
+    *(Minimum(f"spark-{job}", "connector_share", 1) for job in ("read-100b", "read-1k", "archive-100b", "write-100b")),
 )
 
 
