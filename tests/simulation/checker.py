@@ -127,7 +127,9 @@ class Checker:
                 if state is None or broker.broker_id not in (*state.isr, *state.eligible):
                     continue
                 # Who may have lost its page cache resigns before it serves, and is not elected before.
-                if partition.flushes or image.serving().get(broker.broker_id) == broker.session.epoch:
+                serving_epoch = image.serving().get(broker.broker_id)
+                is_serving = serving_epoch is not None and serving_epoch == broker.session.epoch
+                if partition.flushes or is_serving:
                     self._complete(broker, partition, "LeaderCandidateCompleteness")
 
     def _one_leader(self, broker: SimulatedBroker, partition: Partition) -> None:
