@@ -175,6 +175,32 @@ def test_given_a_compacted_topic_when_read_then_its_gaps_are_no_error(tmp_path: 
     assert {row["offset"] for row in split} <= {row["offset"] for row in rows}
 
 
+def test_given_times_that_spark_cannot_say_when_read_then_they_are_the_nearest_that_it_can(
+    broker: BrokerProcess, raw: RawClient, topic_name: str
+) -> None:
+    last = 2**63 - 1
+    topic = Topic(broker, raw, topic_name, message_timestamp_after_max_ms=last, message_timestamp_before_max_ms=last)
+    for time_ms in (last, NOW_MS, -last):
+        topic.write(b"", timestamp=time_ms)
+    reader = topic.batch_reader()
+
+    (batch,) = (batch for task in reader.partitions() for batch in reader.read(task))
+
+    microseconds = batch.column("timestamp").cast("int64").to_pylist()
+    assert microseconds == [last // 1_000 * 1_000, NOW_MS * 1_000, -(last // 1_000 * 1_000)]
+
+
+def test_given_a_long_partition_when_read_then_it_comes_in_parts_of_bounded_size(topic: Topic) -> None:
+    for number in range(12):
+        topic.write(*(bytes(100_000 + number) for _ in range(8)))
+    reader = topic.batch_reader(kafka_max_partition_fetch_bytes=3_000_000)
+
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+
+    assert [batch.num_rows for batch in batches] == [48, 48]
+    assert all(batch.nbytes < 6 << 20 for batch in batches)
+
+
 # Ranges
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from penstock.core.ids import TopicPartition
 from penstock.spark.errors import BadOffsets, BadOption
 from penstock.spark.offsets_json import EARLIEST, LATEST
 from penstock.spark.positions import AtEdge, AtOffsets, AtTime, AtTimes
-from penstock.spark.source_options import SourceOptions
+from penstock.spark.source_options import NAMES, SourceOptions
 from penstock.spark.subscriptions import Partitions, Pattern, Topics
 from penstock.wire.offsets import Isolation
 from penstock.wire.settings import Address
@@ -68,6 +69,12 @@ def test_given_every_option_in_any_case_when_parsed_then_all_are_understood_and_
     assert options.isolation is Isolation.READ_UNCOMMITTED
     assert (options.settings.client_id, options.settings.fetch_wait_ms) == ("me", 5)
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_given_the_table_of_options_when_documented_then_none_is_missing() -> None:
+    documented = (Path(__file__).parents[2] / "docs/spark.md").read_text()
+
+    assert [name for name in NAMES if f"`{name}`" not in documented] == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from penstock.protocol.batch import ReadableBuffer
 from penstock.protocol.records.columns import Binary, Headers, Taken
 
 _US_PER_MS = 1_000
+_INT64_MAX = 2**63 - 1
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS = pa.list_(pa.field("element", _HEADER))
 _FIELDS = [
@@ -56,8 +57,14 @@ def _numbers(column: ReadableBuffer, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def _times(milliseconds: ReadableBuffer, rows: int) -> pa.Array:
-    """Spark's are microseconds."""
-    return pc.multiply(_numbers(milliseconds, pa.int64(), rows), _US_PER_MS).view(pa.timestamp("us", "UTC"))
+    """Spark's are microseconds. Producers may write any 64 bits: what does not fit is the nearest that does."""
+    times = _numbers(milliseconds, pa.int64(), rows)
+    try:
+        found = pc.multiply_checked(times, _US_PER_MS)
+    except pa.ArrowInvalid:
+        most = _INT64_MAX // _US_PER_MS
+        found = pc.multiply(pc.max_element_wise(pc.min_element_wise(times, most), -most), _US_PER_MS)
+    return found.view(pa.timestamp("us", "UTC"))
 
 
 def _headers(headers: Headers, rows: int) -> pa.Array:

@@ -23,11 +23,15 @@ from penstock.spark.source_options import SourceOptions
 from penstock.wire.cluster import Cluster
 from penstock.wire.errors import OffsetsLost, TopicRecreated, UnknownTopic
 from penstock.wire.patience import PASSING, Patience
-from penstock.wire.reading import DEFAULT_BYTES, DEFAULT_ROWS, PartitionReader
+from penstock.wire.reading import PartitionReader
 from penstock.wire.settings import ClientSettings
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+# Of a record batch, but for the batch of the log that fills it: small enough to stay in the caches of a core.
+_MAX_ROWS = 1 << 16
+_MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def _parts(reader: PartitionReader, with_headers: bool) -> Iterator[tuple[int, T
                     yield timestamp_type, columns.take()
                 timestamp_type = int(batch.header.is_log_append_time)
             reader.add_to(columns, part, batch)
-            if columns.rows >= DEFAULT_ROWS or columns.size >= DEFAULT_BYTES:
+            if columns.rows >= _MAX_ROWS or columns.size >= _MAX_BYTES:
                 yield timestamp_type, columns.take()
     if columns.rows:
         yield timestamp_type, columns.take()
