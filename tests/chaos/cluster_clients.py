@@ -1,11 +1,13 @@
 """Clients of a cluster that is harmed: producers and readers that write down what they do, and what is made of that.
 
-Producers write with acks=all to topics with three replicas; nothing of what they were acknowledged may be missing.
+Producers write with acks=all to topics with three replicas; nothing of what they were acknowledged may be missing. Some
+write in transactions, of which they abort a few; readers of committed records see all of one or nothing.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,13 @@ from tests.chaos.acknowledged import Acknowledged
 from tests.chaos.fleet import Fleet
 from tests.history.checker import check
 from tests.history.findings import report
-from tests.history.reading import read_history
+from tests.history.reading import Fate, read_history
 from tests.testkit import Broker, Cluster, RawClient, eventually
 
 FLUSHED, CACHED = "flushed", "cached"
 PAGE_CACHE = {"flush.messages": str(2**63 - 1)}
 PARTITIONS = 3
+TRANSACTIONAL = 2
 # A producer whose leader stands still learns of it when a request is not answered in this time.
 CLIENT_TIMEOUT_MS = 2_000
 IN_SYNC_WITHIN_S = 60
@@ -78,7 +81,10 @@ class Clients:
             for kind in ("idempotent", "plain"):
                 worker = self.fleet.start("producer", kind=kind, **common)
                 yield Acknowledged(f"{worker.name} ({kind}) of {topic}", topic, worker.history_path, PARTITIONS)
-            self.fleet.start("tail", **common)
+            for number in range(TRANSACTIONAL):
+                self.fleet.start("producer", kind="transactional", transactional_id=f"{topic}-{number}", **common)
+            for isolation in ("read_uncommitted", "read_committed"):
+                self.fleet.start("tail", isolation=isolation, **common)
         self.fleet.start("consumer", group="one", **common)
 
     # While they work
@@ -112,10 +118,13 @@ class Clients:
         """Every promise, by what the clients did and saw; and that all replicas have the same bytes."""
         history = read_history(self.fleet.directory)
         findings = check(history)
-        print(f"{history.event_count} events, {len(history.writes)} writes: {report(findings)}")
+        fates = Counter(transaction.fate.name for transaction in history.transactions)
+        sizes = f"{history.event_count} events, {len(history.writes)} writes, transactions: {dict(fates)}"
+        print(f"{sizes}: {report(findings)}")
         assert not findings, report(findings)
         assert not self.fleet.stuck, "\n".join(self.fleet.stuck)
         assert any(write.outcome == "ok" for write in history.writes.values())
+        assert fates[Fate.COMMITTED.name]
         for topic in self.topics:
             for partition in range(PARTITIONS):
                 eventually(lambda: self._is_same_on_replicas(topic, partition), 10)  # noqa: B023 - called at once

@@ -21,7 +21,7 @@ from tests.history.recording import Recorder
 _PADDING = b"." * 100
 _ATTEMPT_S = 5.0
 # How long a call is tried again: longer than any broker is away.
-_PATIENCE_S = 30.0
+_PATIENCE_S = 80.0
 _FLUSH_WITHIN_S = 60.0
 
 
