@@ -86,7 +86,8 @@ def _fill(broker: BrokerProcess, values: Values) -> None:
             "bootstrap.servers": broker.bootstrap,
             "linger.ms": 20,
             "batch.size": 1_000_000,
-            "queue.buffering.max.kbytes": 256_000,
+            "queue.buffering.max.messages": 500_000,
+            "queue.buffering.max.kbytes": 1_000_000,
             "partitioner": "random",
             "sticky.partitioning.linger.ms": 0,
         }
