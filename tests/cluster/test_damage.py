@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from penstock.core.errors import ErrorCode
@@ -171,6 +172,62 @@ def test_given_logs_harmed_while_their_broker_was_down_when_it_comes_back_first_
         assert read_all(cluster, topic) == VALUES
         eventually(lambda: are_alike(cluster, topic), 30)  # noqa: B023 - called at once
     assert len(set_aside(cluster, victim, unopened)) == 1
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_given_logs_removed_while_their_broker_was_down_when_it_comes_back_first_then_nothing_acknowledged_is_lost(
+    cluster: Cluster, topic_name: str, how: str
+) -> None:
+    """The directory, or all files in it but its name. One that was killed has not written down what is committed."""
+    removed, emptied, control = (f"{topic_name}-{which}" for which in "abc")
+    victim = a_victim(cluster)
+    for topic in (removed, emptied, control):
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic, replicas=ALL)
+        write_all(cluster, topic)
+    if how == "stopped":
+        cluster.stop()
+    else:
+        kill_all(cluster, removed, emptied, control)
+    shutil.rmtree(cluster[victim].data / f"{removed}-0")
+    for path in (cluster[victim].data / f"{emptied}-0").glob("0*"):
+        path.unlink()
+
+    restart(cluster, victim, control)
+
+    for topic in (removed, emptied):
+        eventually(lambda: in_sync(cluster, topic) == [1, 2, 3], 30)  # noqa: B023 - called at once
+        assert read_all(cluster, topic) == VALUES
+        eventually(lambda: are_alike(cluster, topic), 30)  # noqa: B023 - called at once
+
+
+def test_given_the_last_replica_in_sync_when_its_log_is_gone_then_the_others_keep_what_they_have(
+    cluster: Cluster, topic_name: str
+) -> None:
+    """What only it had is lost. Led by it, the others would lose the rest."""
+    control = f"{topic_name}-c"
+    for topic in (topic_name, control):
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic, replicas=ALL, **{"min.insync.replicas": 1})
+    write_all(cluster, topic_name)
+    victim = a_victim(cluster)
+    others = [broker_id for broker_id in ALL if broker_id != victim]
+    for broker_id in others:
+        cluster[broker_id].kill()
+    eventually(lambda: in_sync(cluster, topic_name) == [victim], 30)
+    eventually(lambda: in_sync(cluster, control) == [victim], 30)
+    cluster[victim].stop()
+    shutil.rmtree(cluster[victim].data / f"{topic_name}-0")
+
+    restart(cluster, victim, control)
+
+    eventually(lambda: in_sync(cluster, control) == [1, 2, 3], 30)
+    assert all(b"".join(segments_of(cluster, broker_id, topic_name).values()) for broker_id in others)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    wanted = [TopicPartition(topic_name, 0)]
+    admin.elect_leaders(ElectionType.UNCLEAN, wanted).result(20)
+    eventually(lambda: in_sync(cluster, topic_name) == [1, 2, 3], 30)
+    assert read_all(cluster, topic_name) == VALUES
 
 
 def test_given_the_only_replica_when_its_log_is_damaged_then_it_is_left_as_it_is_and_that_is_said(

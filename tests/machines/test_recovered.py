@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.replication.recovered import Recovered, may_lack_committed
+from penstock.replication.recovered import Recovered, is_lost, may_lack_committed
 
 KILLED = Recovered(
     end_offset=10,
@@ -32,6 +32,8 @@ KILLED = Recovered(
         (KILLED._replace(was_clean=True, has_page_cache=False, flushes=False), False),
         (KILLED._replace(was_clean=True, cut_bytes=1), True),
         (KILLED._replace(was_clean=True, end_offset=9), True),
+        (KILLED._replace(was_clean=True, end_offset=0, high_watermark=0, was_missing=True), True),
+        (KILLED._replace(end_offset=0, high_watermark=0, was_missing=True), True),
     ],
     ids=[
         "killed",
@@ -46,9 +48,41 @@ KILLED = Recovered(
         "stopped, booted since",
         "stopped, and damaged since",
         "stopped, and less than was committed",
+        "stopped, and not there any more",
+        "killed, and not there any more",
     ],
 )
 def test_given_a_stop_when_a_log_was_opened_then_it_is_known_whether_it_may_lack_something(
     recovered: Recovered, may_lack: bool
 ) -> None:
     assert may_lack_committed(recovered) is may_lack
+
+
+EMPTY = KILLED._replace(end_offset=0, was_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("recovered", "is_gone"),
+    [
+        (EMPTY, True),
+        (EMPTY._replace(was_clean=True, has_page_cache=False, flushes=False), True),
+        (EMPTY._replace(end_offset=5, log_start_offset=5), True),
+        (EMPTY._replace(has_page_cache=False), True),
+        (EMPTY._replace(has_page_cache=False, flushes=False), False),
+        (EMPTY._replace(high_watermark=0), False),
+        (KILLED._replace(end_offset=9), False),
+    ],
+    ids=[
+        "killed",
+        "stopped, booted since",
+        "what was deleted by request is not missed",
+        "power cut, flushed",
+        "power cut, from the page cache",
+        "perhaps never written to",
+        "its end is gone, not all of it",
+    ],
+)
+def test_given_a_log_that_holds_nothing_then_it_is_known_whether_it_was_taken_away(
+    recovered: Recovered, is_gone: bool
+) -> None:
+    assert is_lost(recovered) is is_gone

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from penstock.core.config import BrokerConfig
@@ -184,7 +185,9 @@ class ReplicaManager:
         logs = await self._files.run(self._data.load, claim, self._clock.now_ms())
         logs = await self._without_unassigned(logs)
         await self._open(
-            [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))], logs
+            [(topic, index) for topic in image.topics.values() for index in range(len(topic.partitions))],
+            logs,
+            is_start=True,
         )
         # What a crash left in the page cache only is flushed before anybody sees it, in topics whose records are
         # acknowledged from the disk. Gigabytes of the others would hold up the start, and add nothing they promise.
@@ -276,7 +279,9 @@ class ReplicaManager:
                 await self._open([(topic, index)], {})
             self._to_open.pop(0)
 
-    async def _open(self, wanted: list[tuple[TopicImage, int]], found: Mapping[TopicPartition, Log]) -> None:
+    async def _open(
+        self, wanted: list[tuple[TopicImage, int]], found: Mapping[TopicPartition, Log], *, is_start: bool = False
+    ) -> None:
         """Make the partitions findable, with the log that was found or with a new one."""
         for topic, index in wanted:
             image = topic.partitions[index]
@@ -296,8 +301,9 @@ class ReplicaManager:
             if opened is not None and topic_partition in self._data.without_id:
                 await self._files.run(self._data.adopt, opened, topic.topic_id)
             if opened is None:
+                create = partial(self._data.create, is_expected=is_start)
                 opened = await self._files.run(
-                    self._data.create, topic_partition, topic.topic_id, LogConfig.of(config), self._clock.now_ms()
+                    create, topic_partition, topic.topic_id, LogConfig.of(config), self._clock.now_ms()
                 )
             if not self._is_wanted(topic, index):
                 opened.delete()  # meanwhile; its files go with the change that is next in line

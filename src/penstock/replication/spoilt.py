@@ -18,7 +18,7 @@ from penstock.core.ids import BrokerId, TopicId, TopicPartition
 from penstock.metadata.image import ClusterImage
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
-from penstock.replication.recovered import Recovered, may_lack_committed
+from penstock.replication.recovered import Recovered, is_lost, may_lack_committed
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
@@ -83,7 +83,7 @@ class SpoiltReplicas:
         """What a start has found; returns when the controller knows."""
         await self.tell(self._found_at_start(data))
         reports = [(each.log, each.log.recovery_report) for each in self._partitions.all()]
-        damaged = [each for each, report in reports if report is not None and not report.is_torn]
+        damaged = [each for each, report in reports if each.was_missing or (report is not None and not report.is_torn)]
         await self._files.run(data.losses_told, damaged)
 
     async def tell(self, lost: Iterable[Lost]) -> None:
@@ -119,23 +119,18 @@ class SpoiltReplicas:
         """Logs that could not be opened, and those that may lack something; of those that others have too."""
         lost = [each for tp in data.failed for each in self._shared(tp, is_spoilt=True)]
         for partition in self._partitions.all():
-            report = partition.log.recovery_report
-            if report is None:
-                continue
-            recovered = Recovered(
-                partition.log.log_end_offset,
-                data.high_watermarks.get(partition.topic_partition, 0),
-                data.was_clean,
-                data.has_page_cache,
-                partition.flushes,
-                report.truncated_bytes,
-                report.is_torn,
-            )
-            if may_lack_committed(recovered):
-                lost += self._shared(partition.topic_partition, is_spoilt=False)
+            recovered = _recovered(partition, data)
+            if may_lack_committed(recovered) and not self._is_beginning(partition):
+                lost += self._shared(partition.topic_partition, is_spoilt=is_lost(recovered))
         if lost:
             log.warning("replicas may lack what is committed", extra={"partitions": len(lost)})
         return lost
+
+    def _is_beginning(self, partition: Partition) -> bool:
+        """It has no log because nobody believes it to have one: it was added while its broker was away."""
+        state = self._image().partition(partition.topic_partition)
+        is_believed = state is not None and partition.broker_id in (*state.isr, *state.eligible)
+        return partition.log.was_missing and not is_believed
 
     def _shared(self, topic_partition: TopicPartition, *, is_spoilt: bool) -> list[Lost]:
         topic = self._image().topics.get(topic_partition.topic)
@@ -209,3 +204,19 @@ class SpoiltReplicas:
         self._partitions.spoilt(partition, damage)
         lost = Lost(partition.topic_id, partition.topic_partition.partition, is_spoilt=True)
         self._tasks.spawn(self.tell([lost]), name=f"resign-{partition.topic_partition}")
+
+
+def _recovered(partition: Partition, data: DataDirectory) -> Recovered:
+    """A log without a report was left by a clean stop, or is new."""
+    opened, report = partition.log, partition.log.recovery_report
+    return Recovered(
+        opened.log_end_offset,
+        data.high_watermarks.get(partition.topic_partition, 0),
+        data.was_clean,
+        data.has_page_cache,
+        partition.flushes,
+        0 if report is None else report.truncated_bytes,
+        report is None or report.is_torn,
+        opened.log_start_offset,
+        opened.was_missing,
+    )

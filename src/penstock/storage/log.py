@@ -72,6 +72,7 @@ class Log(ReadableLog):
         "leader_epochs",
         "recovery_point",
         "recovery_report",
+        "was_missing",
     )
 
     def __init__(self, directory: str, config: LogConfig, opened: recovery.OpenedLog, now_ms: int) -> None:
@@ -83,6 +84,8 @@ class Log(ReadableLog):
         self.leader_epochs = opened.leader_epochs
         # None: the last stop was clean.
         self.recovery_report = opened.report
+        # It was expected to be there, and is empty because it was not.
+        self.was_missing = opened.was_missing
         self._active = opened.segments[-1]
         self._active.is_active = True
         self._snapshot_offsets = opened.snapshot_offsets
@@ -110,6 +113,7 @@ class Log(ReadableLog):
         log_start_offset: int = 0,
         clean: bool = True,
         now_ms: int,
+        is_expected: bool = False,
     ) -> Log:
         """Blocking. A directory that is missing or empty becomes a new log; after an unclean stop it is repaired."""
         opened = recovery.load(
@@ -119,6 +123,7 @@ class Log(ReadableLog):
             log_start_offset=log_start_offset,
             clean=clean,
             now_ms=now_ms,
+            is_expected=is_expected,
         )
         return cls(directory, config, opened, now_ms)
 

@@ -184,6 +184,7 @@ class DataDirectory:
                 log_start_offset=self._written.log_starts.get(tp, 0),
                 clean=self.was_clean,
                 now_ms=now_ms,
+                is_expected=True,
             )
         except (OSError, BadCheckpoint) as error:
             self.failed[tp] = str(error)
@@ -210,10 +211,12 @@ class DataDirectory:
         """For one of `without_id`, which was claimed all the same: it gets its partition.metadata again."""
         opened.flush_also(checkpoints.place_partition_metadata(opened.directory, topic_id), self.path)
 
-    def create(self, tp: TopicPartition, topic_id: TopicId, config: LogConfig, now_ms: int) -> Log:
-        """A new, empty log; durable with its first flush."""
+    def create(
+        self, tp: TopicPartition, topic_id: TopicId, config: LogConfig, now_ms: int, *, is_expected: bool = False
+    ) -> Log:
+        """A new, empty log; durable with its first flush. `is_expected`: one that a start has looked for in vain."""
         directory = self.directory_of(tp)
-        created = Log.open(directory, config, now_ms=now_ms)
+        created = Log.open(directory, config, now_ms=now_ms, is_expected=is_expected)
         created.flush_also(checkpoints.place_partition_metadata(directory, topic_id))
         return created
 

@@ -56,10 +56,19 @@ class OpenedLog:
     report: RecoveryReport | None = None
     # Whether a clean stop would leave something else than what is there.
     is_changed: bool = False
+    # Whether it should have been there, and was made anew.
+    was_missing: bool = False
 
 
 def load(
-    directory: str, config: LogConfig, *, recovery_point: int, log_start_offset: int, clean: bool, now_ms: int
+    directory: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean: bool,
+    now_ms: int,
+    is_expected: bool = False,
 ) -> OpenedLog:
     unflushed = Unflushed()
     if not os.path.isdir(directory):
@@ -69,7 +78,11 @@ def load(
     if not listing.log_files:
         for offset in listing.snapshot_offsets:
             remove_if_there(producer_snapshot.snapshot_path(directory, offset))
-        return _create(directory, config, log_start_offset, unflushed, now_ms)
+        if is_expected:
+            checkpoints.write_damage(directory)  # the next start finds an empty log, perhaps before anybody was told
+        created = _create(directory, config, log_start_offset, unflushed, now_ms)
+        created.was_missing = is_expected
+        return created
     segments = tuple(
         Segment(directory, base_offset, config, created_ms=now_ms, size=size)
         for base_offset, size in sorted(listing.log_files.items())
