@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from penstock.protocol.messages.offsets import (
 )
 from tests.testkit import Broker, RawClient
 from tests.testkit.asking import NOW_MS, a_batch, create_topic, fetch, fetch_request, offset_at, produce, values_of
+from tests.testkit.broker_process import BrokerDied
 from tests.testkit.waiting import eventually
 
 
@@ -239,6 +241,32 @@ def test_given_a_log_whose_partition_metadata_a_power_cut_took_then_it_is_adopte
 
     assert metadata.read_text() == whole
     assert not list((tmp_path / "data").glob("*-stray"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"node.id": 1}, {"node.id": 7}], ids=["no id", "its id", "another id"])
+def test_given_partitions_without_meta_properties_when_started_then_refused_and_it_can_be_put_back_as_it_is_told(
+    tmp_path: Path, settings: dict[str, int]
+) -> None:
+    data = tmp_path / "data"
+    with Broker.start(data) as broker:
+        with RawClient(broker.address) as client:
+            create_topic(client, "orders")
+            produce(client, "orders", a_batch(b"a"))
+        broker.stop()
+        meta = (data / "meta.properties").read_text()
+        (data / "meta.properties").unlink()
+
+        with pytest.raises(BrokerDied) as died:
+            Broker.start(data, **settings)
+
+        told = re.search(r"\(a line for each of: ([^)]+)\)", str(died.value.__notes__))
+        assert told is not None
+        assert told[1].split() == [line for line in meta.splitlines() if not line.startswith("#")]
+        assert [path.name for path in data.glob("orders-*")] == ["orders-0"]
+        (data / "meta.properties").write_text("\n".join(told[1].split()) + "\n")
+        broker.restart()
+        with RawClient(broker.address) as client:
+            assert values_of(fetch(client, "orders", 0)) == [b"a"]
 
 
 @pytest.mark.parametrize("flush_messages", [1, 1_000_000])

@@ -168,6 +168,14 @@ def test_given_meta_properties_when_read_as_kafka_reads_them_then_they_are_prope
     assert len(lines["directory.id"]) == 22
 
 
+def test_given_partitions_and_no_meta_properties_when_claimed_then_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").mkdir()
+
+    with pytest.raises(DirectoryRefused, match="holds partitions"):
+        DataDirectory.open(str(tmp_path)).claim("cluster-a", 3)
+    assert not (tmp_path / "meta.properties").exists()
+
+
 def test_given_damaged_meta_properties_when_opened_then_it_is_refused_and_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=a\n")
 

@@ -16,6 +16,7 @@ from penstock.controller.service import SEED_BYTES
 from penstock.core.config import BrokerConfig
 from penstock.core.ids import BrokerId, TopicId, topic_id_to_text
 from penstock.metadata.follower import Follower
+from penstock.metadata.image import ClusterImage
 from penstock.metadata.store import Conflict, MetadataStore
 from penstock.runtime.files import Files
 from penstock.storage.checkpoints import MetaProperties
@@ -26,6 +27,8 @@ async def join_cluster(
     config: BrokerConfig, data: DataDirectory, store: MetadataStore, follower: Follower, files: Files
 ) -> MetaProperties:
     """Raises DirectoryRefused when the directory belongs elsewhere, BrokerError when this release is not for it."""
+    if await files.run(data.holds_partitions_of_nobody):
+        raise DirectoryRefused(_without_meta(data.path, follower.image))
     cluster_id = await _cluster_id(data, store, follower)
     check_release(follower.image)
     node_id = config.optional_int("node.id")
@@ -35,6 +38,21 @@ async def join_cluster(
         # Before the directory is marked: one that was refused can still become another broker's.
         check_owner(BrokerId(node_id), data.new_directory_id, follower.image)
     return await files.run(data.claim, cluster_id, node_id)
+
+
+def _without_meta(path: str, image: ClusterImage) -> str:
+    """Whose the directory was is known to whoever knows the brokers: it must be one of those that do not run."""
+    absent = [broker for broker in image.brokers.values() if broker.broker_id not in image.sessions]
+    known = [
+        f"version=1 cluster.id={image.cluster_id} node.id={each.broker_id} directory.id={each.directory_id}"
+        for each in absent
+        if each.directory_id
+    ]
+    lines = f" (a line for each of: {' or: '.join(known)})" if known else ""
+    return (
+        f"{path} holds partitions, and no meta.properties that says whose: put that file back{lines}, "
+        "or start with an empty directory"
+    )
 
 
 async def _cluster_id(data: DataDirectory, store: MetadataStore, follower: Follower) -> str:

@@ -4,7 +4,8 @@ What must stay true:
 - One broker at a time: the lock is held as long as the directory is used.
 - The clean-shutdown marker is the last thing written and the first thing removed, each durably. Without it every log
   is checked from its recovery point on.
-- Nothing is deleted because it is not understood. A directory that no topic claims is renamed and kept.
+- Nothing is deleted because it is not understood. A directory that no topic claims is renamed and kept. A data
+  directory with partitions that does not say whose they are is not used: any broker but theirs would remove them.
 - A name can be used again at once: before a log's directory is renamed away, its checkpoints are gone.
 
 Everything here blocks, but for `checkpoint_of`.
@@ -116,10 +117,16 @@ class DataDirectory:
             log.warning("checkpoint ignored", extra={"reason": str(error)})
             return {}
 
+    def holds_partitions_of_nobody(self) -> bool:
+        """Whether meta.properties was lost: it is written before the first partition is made."""
+        return self.meta is None and bool(self._partitions())
+
     def claim(self, cluster_id: str, node_id: int) -> MetaProperties:
         """Writes meta.properties into a new directory, checks it in an old one. Raises DirectoryRefused."""
         meta = self.meta
         if meta is None:
+            if self.holds_partitions_of_nobody():
+                raise DirectoryRefused(f"{self.path} holds partitions, and no meta.properties that says whose")
             meta = MetaProperties(cluster_id, node_id, self.new_directory_id)
             checkpoints.write_meta_properties(self.path, meta)
             self.meta = meta
