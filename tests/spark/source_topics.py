@@ -128,5 +128,9 @@ def ranges_of(tasks: Iterable[InputPartition]) -> Ranges:
     return found
 
 
+def topics_of(tasks: Iterable[InputPartition]) -> set[str]:
+    return {task.partition.topic for task in tasks if isinstance(task, RangeOfPartition)}
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,7 +17,7 @@ from penstock.protocol.records import Record, build_batch
 from penstock.spark.errors import BadOffsets, BadOption, DataLost
 from penstock.spark.reading import schema_of
 from penstock.wire.errors import UnknownTopic
-from tests.spark.source_topics import Topic, rows_of
+from tests.spark.source_topics import Topic, rows_of, topics_of
 from tests.testkit import BrokerProcess, RawClient, broker_under_test, eventually
 from tests.testkit.asking import NOW_MS, create_usable_topic
 
@@ -136,6 +136,10 @@ def test_given_aborted_transactions_when_read_then_only_those_who_ask_see_them(t
     eventually(lambda: topic.ranges() == [(0, 0, 8)])  # with markers
     assert [(row["offset"], row["value"]) for row in topic.read()] == [(2, b"1"), (6, b"3")]
     assert topic.values(kafka_isolation_level="read_uncommitted") == [b"0", b"1", b"2", b"3"]
+    # Where brokers note transactions is a topic too, but no pattern means it.
+    every = topic.batch_reader(subscribe=None, subscribePattern=".*").partitions()
+    assert topic.name in topics_of(every)
+    assert not any(name.startswith("__") for name in topics_of(every))
 
 
 def test_given_an_open_transaction_when_read_then_the_batch_ends_before_it(topic: Topic) -> None:

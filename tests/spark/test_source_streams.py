@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -368,8 +368,7 @@ def test_given_a_checkpoint_of_another_query_when_a_stream_goes_on_then_that_is_
 def test_given_a_broker_that_restarts_when_a_stream_goes_on_then_it_waits_for_it(
     tmp_path: Path, topic_name: str
 ) -> None:
-    port = lasting_port()
-    with broker_under_test().start(tmp_path / "data", port=port) as broker:
+    with broker_under_test().start(tmp_path / "data", port=lasting_port()) as broker:
         with RawClient(broker.address) as raw:
             topic = Topic(broker, raw, topic_name)
             topic.write(b"0")
@@ -379,12 +378,10 @@ def test_given_a_broker_that_restarts_when_a_stream_goes_on_then_it_waits_for_it
         start, end = query.plan()
         planned = query.reader.partitions(start, end)
         broker.kill()
-    found: list[object] = []
-    waiting = Thread(target=lambda: found.extend((query.plan(), rows_of(query.reader, planned))))
-    waiting.start()
+        with ThreadPoolExecutor() as threads:
+            planned_again = threads.submit(query.plan)
+            rows = threads.submit(rows_of, topic.stream_reader(), planned)
+            broker.restart(same_port=True)
 
-    with broker_under_test().start(tmp_path / "data", port=port):
-        waiting.join(60)
-
-    assert found and found[0] == (start, end)
-    assert [row["value"] for row in found[1]] == [b"1"]  # type: ignore[attr-defined]
+            assert planned_again.result(60) == (start, end)
+            assert [row["value"] for row in rows.result(60)] == [b"1"]
