@@ -93,8 +93,9 @@ def home_of(spark: SparkSession, archive_path: Path) -> ArchiveHome:
     return existing(Files(spark), str(archive_path))
 
 
-def parquet_files(directory: Path) -> Sequence[Path]:
-    return sorted(directory.rglob("*.parquet"))
+def visible_files(directory: Path) -> Sequence[Path]:
+    """For somebody who knows nothing of us."""
+    return sorted(path for path in directory.rglob("*.parquet") if "_penstock" not in path.parts)
 
 
 def _bytes(text: bytes | str | None) -> bytes | None:

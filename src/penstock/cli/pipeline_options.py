@@ -94,6 +94,7 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
     given = pairs("--spark", settings)
     _require_spark()
     from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     from penstock.spark import session
     from penstock.spark.pipelines.errors import PipelineError, why
@@ -101,6 +102,7 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
     logs.configure(stream=_StandardError())
     for noisy in ("py4j", "pyiceberg"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    is_ours = SparkSession.getActiveSession() is None
     spark = session(f"penstock {name}", master, {"spark.log.level": "ERROR", "spark.ui.enabled": "false"} | given)
     try:
         yield spark
@@ -109,7 +111,8 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
     except PySparkException as error:
         fail(f"{name}: {why(error)}")
     finally:
-        spark.stop()
+        if is_ours:
+            spark.stop()
 
 
 def carry_out(plan: Plan[object], dry_run: bool) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -77,7 +77,7 @@ def decoded(schemas: Sequence[str], fields: StructType) -> Callable[..., Any]:
         ]
         return pa.StructArray.from_arrays(columns, [FIELDS, REASON])
 
-    return arrow_udf(decode, returnType=result)  # type: ignore[call-overload, no-any-return]
+    return arrow_udf(decode, result, ArrowUDFType.SCALAR)
 
 
 def _reader(schemas: Sequence[str]) -> Callable[[bytes | None], tuple[object, str | None]]:
@@ -112,8 +112,8 @@ def _parsed(text: str) -> Any:
 
     try:
         return parse_schema(json.loads(text))
-    except (ValueError, SchemaParseException, UnknownType) as error:
-        raise PipelineError(f"schema: this is not an Avro schema: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, SchemaParseException, UnknownType) as error:
+        raise PipelineError(f"schema: this is not an Avro schema: {error!r}") from None
 
 
 class _Types:

@@ -1,0 +1,140 @@
+"""`penstock pipeline archive` as a process that is killed at random moments: the archive has the topic, exactly."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.chaos.conftest import luck, rounds
+from tests.spark.archiving import FORMATS, PARTITIONS, as_rows, rows_in, some_records, visible_files
+from tests.spark.piping import create, fill
+from tests.testkit import BrokerProcess
+from tests.testkit.waiting import eventually
+
+__all__ = ["luck"]  # a fixture
+
+RECORDS = rounds(short=240, full=1_200)
+PER_BATCH = 20
+_PATIENCE_S = 240
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("format", FORMATS)
+def test_given_a_streaming_archive_when_its_processes_are_killed_again_and_again_then_it_has_every_record_once(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path, luck: random.Random, format: str
+) -> None:
+    create(broker.bootstrap, topic_name, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    records = some_records(RECORDS)
+    fill(broker.bootstrap, topic_name, records[: RECORDS // 2])
+    with Archiving(broker.bootstrap, topic_name, tmp_path, format) as archive:
+        for _ in range(rounds(short=1, full=20)):
+            archive.start()
+            archive.until_batches(luck.randint(1, 3))
+            archive.for_a_moment(luck.random() * 2)
+            archive.kill(luck)
+        fill(broker.bootstrap, topic_name, records[RECORDS // 2 :])
+        archive.start()
+        archive.until_the_end()
+        archive.stop()
+
+    assert rows_in(spark, tmp_path / "archive") == as_rows(records)
+    if format == "parquet":
+        seen = spark.read.parquet(*map(str, visible_files(tmp_path / "archive" / "records")))
+        assert seen.count() == RECORDS
+
+
+class Ended(Exception):
+    """The process is not there any more, and nobody has killed it."""
+
+
+class Archiving:
+    """The command that follows a topic, in a session of its own, so that all of it can be killed."""
+
+    def __init__(self, bootstrap: str, topic: str, home: Path, format: str) -> None:
+        self._command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "archive", topic, "--follow"]
+        self._command += ["--to", str(home / "archive"), "--format", format, "--bootstrap", bootstrap]
+        self._command += ["--max-per-batch", str(PER_BATCH), "--interval", "0", "--master", "local[2]"]
+        self._command += ["--spark", "spark.sql.shuffle.partitions=2", "--spark", "spark.driver.memory=512m"]
+        self._home = home
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._starts += 1
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            )
+
+    def until_batches(self, count: int) -> None:
+        eventually(lambda: len(self._batches()) >= count, _PATIENCE_S, f"no {count} batches; see {self._log}")
+
+    def for_a_moment(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        eventually(lambda: time.monotonic() >= until, seconds + 5)
+
+    def kill(self, luck: random.Random) -> None:
+        """Everything at once, or one of its processes first: the rest has a moment to go on without it."""
+        family = self._family()
+        victim = luck.choice([None, *family])
+        print(f"killing {'all' if victim is None else victim.name()} after {len(self._batches())} batches")
+        if victim is not None:
+            victim.kill()
+            self.for_a_moment(luck.random())
+        self._kill_all(family)
+
+    def _family(self) -> list[psutil.Process]:
+        driver = psutil.Process(self._running().pid)
+        return [driver, *driver.children(recursive=True)]
+
+    def _kill_all(self, family: list[psutil.Process]) -> None:
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self._running().wait(60)
+
+    def until_the_end(self) -> None:
+        eventually(lambda: "lag=0" in " ".join(self._batches()[-1:]).split(), _PATIENCE_S, f"no end; see {self._log}")
+
+    def stop(self) -> None:
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(_PATIENCE_S) == 0, self._log.read_text()[-2_000:]
+        assert "stopped on request" in self._log.read_text()
+
+    def _batches(self) -> list[str]:
+        """Lines of the log; the last one may be half-written."""
+        if self._running().poll() is not None:
+            raise Ended(f"the archive ended: {self._log.read_text()[-2_000:]}")
+        lines = self._log.read_text().split("\n")[:-1]
+        return [line for line in lines if " batch done " in line]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._kill_all(self._family())
+
+    @property
+    def _log(self) -> Path:
+        return self._home / f"archive.{self._starts}.log"
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
