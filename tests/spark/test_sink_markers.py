@@ -174,6 +174,9 @@ def test_given_a_topic_that_is_deleted_and_made_anew_when_a_process_looks_again_
         raw.exchange(DeleteTopicsRequest(topic_names=[sink.marker_topic], timeout_ms=10_000), 5, DeleteTopicsResponse)
         eventually(lambda: sink.marker_topic not in topic_names(raw))
         create(broker.address, sink.marker_topic, partitions=PARTITIONS, cleanup_policy="compact")
+    by_hand = Producer({"bootstrap.servers": broker.bootstrap})
+    for _ in range(10):  # more than there were
+        put(by_hand, sink, beside(key), Marker(9, 9, 9))
 
     with a_client(broker.bootstrap) as cluster:
         assert last_marker(cluster, sink.marker_topic, key) is None

@@ -119,6 +119,7 @@ def test_given_more_rows_than_the_queue_takes_when_a_task_writes_them_then_they_
 ) -> None:
     sink = a_sink(broker.bootstrap, topic, **{"kafka.queue.buffering.max.kbytes": 16})
     wanted = [b"%04d" % at + bytes(1_000) for at in range(500)]
+    wanted[-1] = bytes(16 << 10)  # fills it up, so that the marker has to wait as well
 
     written(sink, query, 0, 0, [*values(*wanted[:300]), *values(*wanted[300:])])
 

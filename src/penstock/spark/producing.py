@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import repeat
 from operator import length_hint
 from typing import Any
@@ -55,6 +56,7 @@ class Outbox:
 
     def __init__(self, settings: Mapping[str, str], transactional_id: str | None = None) -> None:
         self._complaint: KafkaError | None = None
+        self._fatal: KafkaError | None = None
         self._lost: KafkaError | None = None
         own: dict[str, Any] = {**_FOR_THROUGHPUT, **settings, **_DECIDED, "error_cb": self._on_error}
         if transactional_id is not None:
@@ -84,7 +86,8 @@ class Outbox:
                 return
             except BufferError:
                 # The row that found no room is gone from the columns: it is put on its own, and the rest goes on.
-                self._put_when_there_is_room(topic, rows.slice(rows.count - length_hint(values) - 1, 1))
+                row = rows.slice(rows.count - length_hint(values) - 1, 1)
+                self._put_when_there_is_room(lambda row=row: next(self._calls(topic, row)[1]), row.nbytes)  # type: ignore[misc]
             except KafkaException as failure:
                 raise self.failed(failure, f'writing to topic "{topic}"') from None
 
@@ -103,13 +106,13 @@ class Outbox:
             repeat(None) if rows.headers is None else header_lists(rows.headers),
         )
 
-    def _put_when_there_is_room(self, topic: str, row: Rows) -> None:
+    def _put_when_there_is_room(self, put: Callable[[], object], nbytes: int) -> None:
         while True:
             if len(self._producer) == 0:
-                raise WriteFailed(f"a row of {row.nbytes} bytes does not fit into kafka.queue.buffering.max.kbytes")
+                raise WriteFailed(f"a row of {nbytes} bytes does not fit into kafka.queue.buffering.max.kbytes")
             self._serve(_PAUSE_S)
             try:
-                next(self._calls(topic, row)[1])
+                put()
                 return
             except BufferError:
                 continue
@@ -129,27 +132,36 @@ class Outbox:
         except KafkaException as failure:
             raise self.failed(failure, "writing") from None
         if self._lost is not None:
-            raise WriteFailed(f"a record was not delivered: {explained(self._lost)}")
+            raise WriteFailed(f"a record was not delivered: {explained(self._fatal or self._lost)}")
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._lost is None:
             self._lost = error
 
     def _on_error(self, error: KafkaError) -> None:
-        if self._complaint is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which names none
+        if error.fatal():
+            self._fatal = error
+        elif self._complaint is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which names none
             self._complaint = error
 
     def failed(self, failure: KafkaException, what: str) -> WriteFailed:
         error = failure.args[0]
-        if error.code() == KafkaError._FATAL and self._complaint is not None:
-            error = self._complaint  # which has the reason
+        if error.code() == KafkaError._FATAL:
+            self._listen()
+            error = self._fatal or error  # which has the reason
         why = self._why() if error.code() == KafkaError._TIMED_OUT else ""
         return WriteFailed(f"{what}: {explained(error)}{why}")
 
     def _why(self) -> str:
         """What the network had to say, when that is all there is."""
-        self._producer.poll(0)
+        self._listen()
         return "" if self._complaint is None else f"; last heard: {self._complaint.str()}"
+
+    def _listen(self) -> None:
+        try:
+            self._producer.poll(0)
+        except KafkaException as failure:
+            self._fatal = failure.args[0]
 
     # Transactions
 
@@ -161,7 +173,11 @@ class Outbox:
         self._transact("beginning a transaction", self._producer.begin_transaction)
 
     def put_marker(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
-        self._transact("writing a marker", self._producer.produce, topic, value, key, partition, self._on_delivery)
+        put = partial(self._producer.produce, topic, value, key, partition, self._on_delivery)
+        try:
+            self._transact("writing a marker", put)
+        except BufferError:
+            self._put_when_there_is_room(partial(self._transact, "writing a marker", put), len(key) + len(value or b""))
 
     def commit(self) -> None:
         """Raises WriteFailed; whether it is committed after all can then be asked of the marker."""
