@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.config import BrokerConfig, set_assignments
 from penstock.core.config_values import ConfigError
-from penstock.core.listeners import Listener, parse_listener, rebind
+from penstock.core.listeners import Listener, is_loopback, parse_listener, rebind
 
 
 def a_config(*settings: str) -> BrokerConfig:
@@ -124,3 +124,22 @@ def test_given_flags_for_host_and_port_then_they_change_the_first_listener_only(
 
     assert rebind(listeners, None, 0) == ("IN://127.0.0.1:0", "OUT://127.0.0.1:2")
     assert rebind(listeners, "::1", None) == ("IN://[::1]:1", "OUT://127.0.0.1:2")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_one"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.3.2.1", True),
+        ("::1", True),
+        ("127.example.org", False),
+        ("127.0.0.1.example.org", False),
+        ("localhost.example.org", False),
+        ("10.0.0.1", False),
+        ("::", False),
+        ("", False),
+    ],
+)
+def test_given_a_host_then_only_addresses_of_this_machine_alone_are_loopback(host: str, is_one: bool) -> None:
+    assert is_loopback(host) is is_one

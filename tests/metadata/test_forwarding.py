@@ -22,6 +22,7 @@ from penstock.controller.commands import (
     DeleteTopics,
     InitializeCluster,
     NewTopic,
+    ResignReplicas,
     TopicReference,
 )
 from penstock.controller.forwarding import Controller
@@ -304,6 +305,7 @@ async def asked(there: Member, channels: Channels, command: str, body: bytes) ->
     ("command", "code"),
     [
         (AlterPartition(ONE, 1, ()), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (ResignReplicas(ONE, 1, ()), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
         (ClaimController(TWO, 1), ErrorCode.INVALID_REQUEST),
         (topics("allowed"), ErrorCode.NONE),
     ],

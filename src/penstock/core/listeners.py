@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 
 from penstock.core.config_values import ConfigError
 
@@ -41,7 +42,13 @@ class Listener:
 
 
 def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """A name may stand for any address, but for the one that means this machine everywhere."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_listener(text: str) -> Listener:

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from penstock.controller.command_codec import Undecodable, decode_command, encode_reply
-from penstock.controller.commands import AlterPartition, Command
+from penstock.controller.commands import AlterPartition, Command, ResignReplicas
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.handlers.context import Broker, RequestContext
 from penstock.protocol.messages.internal import AskControllerRequest, AskControllerResponse
@@ -34,7 +34,7 @@ async def ask_controller(
 def _check_sender(command: Command[Any], context: RequestContext) -> None:
     """What a broker says of itself, no other says for it."""
     sender = context.session.broker_id
-    if sender is None or (isinstance(command, AlterPartition) and command.broker_id != sender):
+    if sender is None or (isinstance(command, AlterPartition | ResignReplicas) and command.broker_id != sender):
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{context.principal} may not ask for {type(command).__name__}"
         )
