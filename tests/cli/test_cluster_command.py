@@ -99,6 +99,37 @@ def test_given_a_partition_that_moves_then_it_lacks_what_it_had_and_not_what_it_
     assert partition.lacks_replicas is lacks
 
 
+def test_given_a_partition_that_nobody_leads_then_it_is_named_even_if_all_its_replicas_are_in_sync(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    brokers = [BrokerView(each, "localhost:9092", None, each == B1, each == B1, False, "here") for each in (B1, B2)]
+    partitions = [PartitionView(TopicPartition("single", 0), None, (B2,), (2,)), PartitionView(ORDERS, 1, (B1,), (1,))]
+
+    print_cluster(ClusterView("cluster", 1, brokers, partitions))
+
+    said = capsys.readouterr().out
+    assert "2 partitions: 0 under-replicated, 1 without a leader" in said
+    assert said.splitlines()[-1].split() == ["single-0", "none", "2", "2"]
+
+
+def test_given_a_broker_that_is_away_then_stranded_is_what_nobody_else_has_in_sync() -> None:
+    brokers = [BrokerView(each, "localhost:9092", None, each != B2, each != B2, False, "here") for each in (B1, B2, B3)]
+    single, behind, soon, led, other = (
+        PartitionView(TopicPartition(name, 0), *rest)
+        for name, *rest in (
+            ("single", None, (B2,), (2,)),
+            ("behind", None, (B1, B2), (2,)),
+            ("soon", None, (B1, B2), (1, 2)),
+            ("led", 1, (B1, B2), (1,)),
+            ("other", None, (B3,), ()),
+        )
+    )
+
+    view = ClusterView("cluster", 1, brokers, [single, behind, soon, led, other])
+
+    assert view.stranded(B2) == [single, behind]
+
+
 def test_given_one_of_each_then_what_is_said_of_it_is_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
     brokers = [BrokerView(each, "localhost:9092", None, True, True, False, "here") for each in (B1, B2)]
     view = ClusterView("cluster", 1, brokers, [PartitionView(ORDERS, 1, (B1,), (1,))])

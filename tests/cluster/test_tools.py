@@ -185,3 +185,22 @@ def test_given_a_leader_that_has_died_when_a_topic_is_described_then_what_is_kno
         assert [row[-2:] for row in rows()] == [["-", "-"], ["0", "0"]]
         document = json.loads(tools.output("topic", "describe", topic_name, "--json"))
         assert [each["end_offset"] for each in document[0]["partitions"]] == [None, 0]
+
+
+def test_given_a_lost_broker_with_the_only_replica_of_a_partition_then_it_is_named_and_draining_it_is_refused(
+    tmp_path: Path, topic_name: str
+) -> None:
+    """It would never end."""
+    with Cluster.start(tmp_path, brokers=2) as cluster:
+        all_are_known(cluster)
+        create_topic_over(cluster, topic_name, (2,))
+        cluster[2].kill()
+        tools = QuickTools(cluster.bootstrap)
+        eventually(lambda: "1 without a leader" in tools.output("cluster", "describe"), 30)
+
+        refusal = tools.refusal("broker", "drain", 2, "--yes")
+
+        assert f"no replica that is in sync is left of {topic_name}-0" in refusal
+        assert any(line.startswith(f"{topic_name}-0 ") for line in tools.lines("cluster", "describe"))
+        tools.output("topic", "delete", topic_name)
+        tools.output("broker", "drain", 2, "--yes")

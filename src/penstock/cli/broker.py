@@ -20,6 +20,8 @@ from penstock.core.errors import BrokerError
 from penstock.core.internal_topics import INTERNAL_TOPICS
 from penstock.wire.errors import reason
 
+_NAMED = 5
+
 app = typer.Typer(help="Take brokers out of the cluster.", no_args_is_help=True)
 
 Id = Annotated[int, typer.Argument(metavar="ID", show_default=False, help="The broker's id.")]
@@ -68,6 +70,12 @@ def _plan(view: ClusterView, broker_id: int) -> tuple[Move, ...]:
     """Topics of the cluster's own have as many replicas as there are brokers, so they may have one less."""
     broker = view.broker(broker_id)
     assert broker is not None
+    if stranded := view.stranded(broker_id):
+        names = ", ".join(str(each.partition) for each in stranded[:_NAMED]) + (", ..." if stranded[_NAMED:] else "")
+        fail(
+            f"broker {broker_id} cannot be drained: no replica that is in sync is left of {names}. Bring their brokers "
+            "back, or give up what is lost: delete the topic, or have another replica elected (UNCLEAN) if there is one"
+        )
     try:
         return vacated(view.layout, {broker.id}, INTERNAL_TOPICS)
     except BrokerError as refused:

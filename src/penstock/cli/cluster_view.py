@@ -89,6 +89,15 @@ class ClusterView:
     def broker(self, broker_id: int) -> BrokerView | None:
         return next((each for each in self.brokers if each.id == broker_id), None)
 
+    def stranded(self, broker_id: int) -> list[PartitionView]:
+        """What that broker holds and nobody can copy: no replica that is in sync is there, so nobody will lead it."""
+        answering = {each.id for each in self.brokers if each.answers}
+        return [
+            each
+            for each in self.partitions
+            if broker_id in (*each.replicas, *each.leaving) and each.leader is None and answering.isdisjoint(each.isr)
+        ]
+
     @property
     def layout(self) -> Layout:
         return Layout(
@@ -151,20 +160,22 @@ def print_cluster(view: ClusterView) -> None:
             for each in view.brokers
         ],
     )
-    lacking = [each for each in view.partitions if each.lacks_replicas]
+    lacking = sum(each.lacks_replicas for each in view.partitions)
     offline = sum(each.leader is None for each in view.partitions)
     moving = sum(each.is_moving for each in view.partitions)
     print(
-        f"{counted(len(view.partitions), 'partition')}: {len(lacking)} under-replicated, {offline} without a leader, "
+        f"{counted(len(view.partitions), 'partition')}: {lacking} under-replicated, {offline} without a leader, "
         f"{moving} moving"
     )
     print(f"skew: {_range(view.skew(held))} replicas and {_range(view.skew(leaders))} leaders a broker")
-    if lacking:
+    # Without a leader the in-sync set stays as it was, so a partition may be offline and lack nothing.
+    troubled = [each for each in view.partitions if each.lacks_replicas or each.leader is None]
+    if troubled:
         print_columns(
-            ("UNDER-REPLICATED", "LEADER", "REPLICAS", "ISR"),
+            ("IN TROUBLE", "LEADER", "REPLICAS", "ISR"),
             [
                 (each.partition, "none" if each.leader is None else each.leader, _ids(each.replicas), _ids(each.isr))
-                for each in lacking
+                for each in troubled
             ],
         )
 
