@@ -21,6 +21,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.seeds):
         try:
             cluster = run_seed(seed, options.events, tell=tell)
+            assert cluster.events >= options.events and cluster.checker.acknowledged, "next to nothing happened"
             events += cluster.events
         except Exception as error:
             failed += 1

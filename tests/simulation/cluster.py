@@ -30,6 +30,7 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 BROKERS = (1, 2, 3)
 # Records are committed when they are on the disks of all that are in sync, or in their page caches.
 FLUSHED, OTHER, CACHED = TopicPartition("flushed", 0), TopicPartition("other", 0), TopicPartition("cached", 0)
+CREATE_TRIES = 5
 LOOK_EVERY_S = 0.1
 # In simulated time: leases, changes of in-sync sets and back-offs are over well before.
 PATIENCE_S = 20.0
@@ -268,10 +269,15 @@ class SimulatedCluster:
         topic = NewTopic(name, 1, 3, configs=pairs)
         if replicas:
             topic = NewTopic(name, assignments=((0, replicas),), configs=pairs)
-        broker = self.serving()[0]
-        await self.until(self._all_know_all, "all know that all serve")
-        (result,) = await self.within(broker, broker.controller.ask(CreateTopics((topic,))))
-        assert isinstance(result.outcome, CreatedTopic), result.outcome
+        outcome: object = None
+        for _ in range(CREATE_TRIES):  # who has just lost its session, by bad luck, is back in a moment
+            await self.until(self._all_know_all, "all know that all serve")
+            broker = self.serving()[0]
+            (result,) = await self.within(broker, broker.controller.ask(CreateTopics((topic,))))
+            outcome = result.outcome
+            if isinstance(outcome, CreatedTopic):
+                break
+        assert isinstance(outcome, CreatedTopic), outcome
         await self.until(lambda: self.leader(TopicPartition(name, 0)) is not None, f"{name} is led")
 
     def _all_know_all(self) -> bool:

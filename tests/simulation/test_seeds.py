@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from tests.chaos.conftest import FULL
-from tests.simulation.faults import run_seed
 
 SEEDS = 3_000 if FULL else 30
 GROUPS = 10
@@ -25,21 +24,26 @@ def first_seed() -> int:
 @pytest.mark.timeout(3_600 if FULL else 240)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_given_misfortunes_when_all_is_mended_then_nothing_was_lost_and_everybody_goes_on(group: int) -> None:
+    """In a process of its own: brokers that were killed leave their descriptors open."""
     count = SEEDS // GROUPS
     first = first_seed() + group * count
     print(f"\nPENSTOCK_TEST_SEED={first - group * count}, seeds {first} to {first + count - 1}")
 
-    for seed in range(first, first + count):
-        cluster = run_seed(seed, EVENTS)
+    done = _run("--seed", str(first), "--seeds", str(count), "--events", str(EVENTS))
 
-        assert cluster.events >= EVENTS
-        assert cluster.checker.acknowledged
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(command, env=inherited | environment, capture_output=True, text=True)
 
 
 def _told(seed: int, hash_seed: str) -> str:
-    command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed), "--events", "300"]
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    done = _run("--seed", str(seed), "--events", "300", PYTHONHASHSEED=hash_seed)
+    assert done.returncode == 0, done.stdout
     return "\n".join(line for line in done.stdout.splitlines() if line.startswith(" "))
 
 
