@@ -22,8 +22,19 @@ from penstock.spark.sink_errors import BadRow, WriteFailed
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.spark.task_writer import Task, TaskWritten, write_at_least_once, write_exactly_once
 from penstock.wire.errors import TimedOut, UnknownTopic, WireError
-from tests.spark.sinking import a_batch, a_sink, an_attempt, create, records, sink_options, values, values_of, written
-from tests.testkit import BrokerProcess, broker_under_test, lasting_port
+from tests.spark.sinking import (
+    a_batch,
+    a_sink,
+    an_attempt,
+    create,
+    is_settled,
+    records,
+    sink_options,
+    values,
+    values_of,
+    written,
+)
+from tests.testkit import BrokerProcess, broker_under_test, eventually, lasting_port
 from tests.wire.reading import a_client
 
 NOW = datetime.now(UTC).replace(microsecond=123_000)
@@ -341,6 +352,23 @@ def test_given_a_broker_that_restarts_while_a_task_writes_when_it_is_back_then_r
 
         assert (done.rows, again.was_there) == (200, True)
         assert values_of(broker.bootstrap, topic_name) == [b"%d" % at for at in range(200)]
+
+
+def test_given_a_transaction_that_the_broker_gave_up_when_the_task_goes_on_then_it_fails_and_names_the_timeout(
+    broker: BrokerProcess, topic: str, query: str
+) -> None:
+    sink = a_sink(broker.bootstrap, topic, **{"kafka.transaction.timeout.ms": 1_000})
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from values(b"1")
+        eventually(lambda: not is_settled(broker.bootstrap, topic))
+        eventually(lambda: is_settled(broker.bootstrap, topic), 30)
+        yield from values(b"2")
+
+    with pytest.raises(WriteFailed, match=r"took longer than kafka\.transaction\.timeout\.ms"):
+        write_exactly_once(sink, Task(query, 0, 0), rows(), clock=lambda: 0.0)
+
+    assert values_of(broker.bootstrap, topic) == []
 
 
 def test_given_a_broker_that_is_away_when_tasks_begin_then_they_wait_for_it(
