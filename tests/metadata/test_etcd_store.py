@@ -13,8 +13,9 @@ from tests.testkit.etcd import Certificates, EtcdCluster, EtcdMember
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.metadata import etcd_client, records
-from penstock.metadata.etcd_client import PATIENCE_S
-from penstock.metadata.etcd_store import PAGE_KEYS
+from penstock.metadata.etcd_client import PATIENCE_S, Unsettled
+from penstock.metadata.etcd_pb2 import TxnRequest, TxnResponse
+from penstock.metadata.etcd_store import PAGE_KEYS, EtcdStore
 from penstock.metadata.follower import Follower
 from penstock.metadata.open_store import open_store
 from penstock.metadata.records import BrokerConfigsRecord
@@ -195,6 +196,55 @@ async def test_given_a_commit_that_writes_what_it_compares_when_its_answer_is_lo
 
             entries = (await store.read("")).entries
             assert [(entry.value, entry.mod_revision) for entry in entries] == [(value, revision)] * 2
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_given_a_commit_that_deletes_what_it_compares_when_its_answer_is_lost_then_it_happens_once_and_is_told(
+    etcd: EtcdCluster, prefix: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(etcd.address(prefix)) as store:
+        assert isinstance(store, EtcdStore)
+        fence, first, second = [(await put(store, key)).revision for key in ("fence", "a", "b")]
+        await put(store, "c")
+        commit = store._client.commit
+
+        async def lost(request: TxnRequest) -> TxnResponse:
+            monkeypatch.setattr(store._client, "commit", commit)
+            if moment == "after":
+                await commit(request)
+                await put(store, "c")  # what others do meanwhile is not taken for it
+            raise Unsettled(ErrorCode.KAFKA_STORAGE_ERROR, "lost")
+
+        monkeypatch.setattr(store._client, "commit", lost)
+        expected = (Expect("fence", fence), Expect("a", first), Expect("b", second))
+        before = await store.read("")
+
+        committed = await store.commit(Transaction(expected, deletes=("a", "b")))
+
+        assert [entry.key for entry in (await store.read("")).entries] == ["c", "fence"]
+        async with aclosing(store.watch("", before.revision)) as watch:
+            changes = await next_changes(watch)
+        revisions = {change.key: change.mod_revision for change in changes.changes if change.value is None}
+        assert revisions == {"a": committed.revision, "b": committed.revision}
+
+
+async def test_given_a_deletion_whose_answer_is_lost_when_somebody_else_has_changed_a_key_then_its_outcome_is_open(
+    etcd: EtcdCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(etcd.address(prefix)) as store:
+        assert isinstance(store, EtcdStore)
+        first, second = [(await put(store, key)).revision for key in ("a", "b")]
+        commit = store._client.commit
+
+        async def lost(request: TxnRequest) -> TxnResponse:
+            monkeypatch.setattr(store._client, "commit", commit)
+            await store.commit(Transaction(deletes=("a",)))
+            raise Unsettled(ErrorCode.KAFKA_STORAGE_ERROR, "lost")
+
+        monkeypatch.setattr(store._client, "commit", lost)
+
+        with pytest.raises(Unsettled):
+            await store.commit(Transaction((Expect("a", first), Expect("b", second)), deletes=("a", "b")))
 
 
 async def test_given_a_follower_that_is_cut_off_when_history_is_compacted_then_its_image_is_read_anew(

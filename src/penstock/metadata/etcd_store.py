@@ -36,6 +36,7 @@ from penstock.metadata.store import (
     Compacted,
     Conflict,
     Entry,
+    Expect,
     LeaseExpired,
     LeaseId,
     Snapshot,
@@ -115,10 +116,13 @@ class EtcdStore:
             return await self._committed(transaction, response)
         changed = _changed_keys(transaction, response.responses)
         written = {put.key: put.value for put in transaction.puts}
-        if not any(key in written for key in changed):
+        touched = {*written, *transaction.deletes}
+        if not any(key in touched for key in changed):
             raise Conflict(changed)  # what it compares and writes is as it was
-        if not all(key in written for key in changed):
+        if not all(key in touched for key in changed):
             raise unsettled
+        if not written:
+            return await self._deleted(transaction, response.header.revision, unsettled)
         found = [(await self._client.ask(RANGE, pb.RangeRequest(key=self._key(key)))).kvs for key in written]
         revisions = {kvs[0].mod_revision if kvs else 0 for kvs in found}
         is_ours = len(revisions) == 1 and [kvs[0].value for kvs in found if kvs] == [*written.values()]
@@ -126,6 +130,38 @@ class EtcdStore:
             raise unsettled  # somebody else has written since, or instead
         self._last_write = max(self._last_write, *revisions)
         return Committed(*revisions)
+
+    async def _deleted(self, transaction: Transaction, now: int, unsettled: Unsettled) -> Committed:
+        """A deletion is not told by what is there, but by the revision in which all its keys went."""
+        gone = [expect for expect in transaction.expected if expect.key in transaction.deletes and expect.mod_revision]
+        present, absent = max(expect.mod_revision for expect in gone), now
+        try:
+            while absent - present > 1:
+                middle = (present + absent) // 2
+                if await self._are_as_expected(gone, middle):
+                    present = middle
+                else:
+                    absent = middle
+            if not await self._are_absent(gone, absent) or not await self._are_as_expected(gone, present):
+                raise unsettled  # somebody else has deleted or written one of them
+        except EtcdRefused:
+            raise unsettled from None  # history is compacted
+        self._last_write = max(self._last_write, absent)
+        return Committed(absent)
+
+    async def _are_as_expected(self, keys: Sequence[Expect], revision: int) -> bool:
+        return [expect.mod_revision for expect in keys] == await self._mod_revisions(keys, revision)
+
+    async def _are_absent(self, keys: Sequence[Expect], revision: int) -> bool:
+        return not any(await self._mod_revisions(keys, revision))
+
+    async def _mod_revisions(self, keys: Sequence[Expect], revision: int) -> list[int]:
+        """As they were then; 0 of a key that was not there."""
+        found = [
+            (await self._client.ask(RANGE, pb.RangeRequest(key=self._key(each.key), revision=revision))).kvs
+            for each in keys
+        ]
+        return [kvs[0].mod_revision if kvs else 0 for kvs in found]
 
     async def read(self, prefix: str) -> Snapshot:
         for _ in range(MAX_READ_ATTEMPTS):
@@ -240,9 +276,9 @@ class EtcdStore:
 
 
 def _happens_once(transaction: Transaction) -> bool:
-    """Whether it writes a key that it compares: then it cannot happen again after it has happened."""
-    compared = {expect.key for expect in transaction.expected}
-    return any(put.key in compared for put in transaction.puts)
+    """Whether it writes a key that it compares, or deletes one: then it cannot happen again after it has happened."""
+    compared = {expect.key: expect.mod_revision for expect in transaction.expected}
+    return any(put.key in compared for put in transaction.puts) or any(compared.get(key) for key in transaction.deletes)
 
 
 def _as_lease_expired(refused: EtcdRefused) -> Exception:
