@@ -139,6 +139,10 @@ def test_given_values_that_the_producer_does_not_take_when_the_driver_checks_the
         assert word in str(refused.value)
 
 
+def test_given_at_least_once_when_deliveries_may_take_longer_than_transactions_then_that_is_no_matter() -> None:
+    check_producer(parsed(exactlyOnce="false", kafka__delivery__timeout__ms="900000"))
+
+
 def test_given_every_setting_of_a_producer_when_it_is_made_then_librdkafka_knows_them_all() -> None:
     for key in sorted(PRODUCER_KEYS):
         assert "No such" not in (refusal_of({key: "@@"}) or ""), key

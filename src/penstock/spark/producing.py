@@ -80,16 +80,19 @@ class Outbox:
 
     def _put_part(self, topic: str, rows: Rows) -> None:
         values, calls = self._calls(topic, rows)
+        what = f'writing to topic "{topic}"'
         while True:
             try:
-                deque(calls, maxlen=0)
+                self._plainly(what, deque, calls, 0)
                 return
             except BufferError:
                 # The row that found no room is gone from the columns: it is put on its own, and the rest goes on.
                 row = rows.slice(rows.count - length_hint(values) - 1, 1)
-                self._put_when_there_is_room(lambda row=row: next(self._calls(topic, row)[1]), row.nbytes)  # type: ignore[misc]
-            except KafkaException as failure:
-                raise self.failed(failure, f'writing to topic "{topic}"') from None
+                self._put_when_there_is_room(partial(self._plainly, what, self._put_row, topic, row), row.nbytes)
+
+    def _put_row(self, topic: str, row: Rows) -> None:
+        _, calls = self._calls(topic, row)
+        next(calls)
 
     def _calls(self, topic: str, rows: Rows) -> tuple[Iterator[object], Iterator[None]]:
         """The values that are still to come, and a `produce` for each row: no bytecode of ours runs in between."""
@@ -127,10 +130,7 @@ class Outbox:
         self._serve(0)
 
     def _serve(self, timeout_s: float, how: Callable[[float], object] | None = None) -> None:
-        try:
-            (how or self._producer.poll)(timeout_s)
-        except KafkaException as failure:
-            raise self.failed(failure, "writing") from None
+        self._plainly("writing", how or self._producer.poll, timeout_s)
         if self._lost is not None:
             raise WriteFailed(f"a record was not delivered: {explained(self._fatal or self._lost)}")
 
@@ -144,7 +144,13 @@ class Outbox:
         elif self._complaint is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which names none
             self._complaint = error
 
-    def failed(self, failure: KafkaException, what: str) -> WriteFailed:
+    def _plainly(self, what: str, act: Callable[..., object], *arguments: object) -> None:
+        try:
+            act(*arguments)
+        except KafkaException as failure:
+            raise self._failed(failure, what) from None
+
+    def _failed(self, failure: KafkaException, what: str) -> WriteFailed:
         error = failure.args[0]
         if error.code() == KafkaError._FATAL:
             self._listen()
@@ -167,21 +173,21 @@ class Outbox:
 
     def fence(self, timeout_s: float) -> None:
         """Earlier producers of this transactional id can do nothing more, and what they left open is aborted."""
-        self._transact("fencing earlier attempts of this task", self._producer.init_transactions, timeout_s)
+        self._plainly("fencing earlier attempts of this task", self._producer.init_transactions, timeout_s)
 
     def begin(self) -> None:
-        self._transact("beginning a transaction", self._producer.begin_transaction)
+        self._plainly("beginning a transaction", self._producer.begin_transaction)
 
     def put_marker(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
         put = partial(self._producer.produce, topic, value, key, partition, self._on_delivery)
         try:
-            self._transact("writing a marker", put)
+            self._plainly("writing a marker", put)
         except BufferError:
-            self._put_when_there_is_room(partial(self._transact, "writing a marker", put), len(key) + len(value or b""))
+            self._put_when_there_is_room(partial(self._plainly, "writing a marker", put), len(key) + len(value or b""))
 
     def commit(self) -> None:
         """Raises WriteFailed; whether it is committed after all can then be asked of the marker."""
-        self._transact("committing a transaction", self._producer.commit_transaction, self._settled_within_s)
+        self._plainly("committing a transaction", self._producer.commit_transaction, self._settled_within_s)
 
     def abort(self) -> None:
         """So that readers do not wait for its timeout. What cannot be aborted is left to that, or to who fences it."""
@@ -190,18 +196,15 @@ class Outbox:
         except KafkaException as failure:
             _log.info("transaction not aborted", extra={"reason": failure.args[0].str()})
 
-    def _transact(self, what: str, act: Callable[..., object], *arguments: object) -> None:
-        try:
-            act(*arguments)
-        except KafkaException as failure:
-            raise self.failed(failure, what) from None
 
-
-def refusal_of(settings: Mapping[str, str]) -> str | None:
+def refusal_of(settings: Mapping[str, str], *, exactly_once: bool = True) -> str | None:
     """What librdkafka has against these settings; it only looks when a producer is made."""
-    offline = {name: value for name, value in settings.items() if name != "bootstrap.servers"}
+    own: dict[str, Any] = {**_FOR_THROUGHPUT, **settings, **_DECIDED}
+    own.pop("bootstrap.servers", None)  # so that it stays at home
+    if exactly_once:
+        own["transactional.id"] = "checked"
     try:
-        Producer({**_FOR_THROUGHPUT, **offline, **_DECIDED, "transactional.id": "checked"}, logger=_SILENT)
+        Producer(own, logger=_SILENT)
     except KafkaException as refused:
         return str(refused.args[0].str())
     return None

@@ -29,7 +29,7 @@ _PROPERTY = re.compile(r'property "([^"]+)"|`([^`]+)`')
 
 def check_producer(options: SinkOptions) -> None:
     """Raises BadOption for values that librdkafka does not take."""
-    refusal = refusal_of(options.producer)
+    refusal = refusal_of(options.producer, exactly_once=options.exactly_once)
     if refusal is not None:
         named = _PROPERTY.search(refusal)
         name = f"kafka.{named[1] or named[2]}" if named else "kafka.*"
