@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ def main(master: str, bootstrap: str, source: str, target: str, checkpoint: str)
 def _worker_parents(rows: DataFrame) -> list[int]:
     """Of the Python processes that ran the tasks: the daemons of the executors."""
 
-    def parent(_rows: Iterator[object]) -> Iterator[int]:
+    def parent(_rows: Iterable[object]) -> Iterator[int]:
         assert TaskContext.get() is not None
         yield os.getppid()
 
