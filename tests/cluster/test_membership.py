@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -113,6 +114,61 @@ def test_given_a_broker_that_lost_its_disk_then_it_is_not_taken_for_the_one_it_w
     start("first", node_id=7).stop()
 
     assert "which is not running" in refusal(start, "empty", node_id=7)
+
+
+def copied(broker: Broker, name: str) -> None:
+    """As a backup does, or the image of a machine."""
+    shutil.copytree(broker.data, broker.data.with_name(name), ignore=shutil.ignore_patterns("metadata.db*"))
+
+
+def test_given_a_running_broker_when_a_copy_of_its_directory_is_started_then_it_is_refused_and_nothing_changes(
+    start: Start, topic_name: str
+) -> None:
+    first = start("first", node_id=7)
+    with RawClient(first.address) as client:
+        create_topic_on(client, topic_name, replicas=(7,))
+        produce(client, topic_name, a_batch(b"before"))
+        copied(first, "copy")
+        produce(client, topic_name, a_batch(b"since"))
+
+        message = refusal(start, "copy", node_id=7)
+
+        assert "broker 7 is running, on a copy of this data directory or on its original" in message
+        assert produce(client, topic_name, a_batch(b"after")).error_code == 0
+        assert values_of(fetch(client, topic_name, 0)) == [b"before", b"since", b"after"]
+    assert cluster_of(first) == ([7], 7)
+
+
+def test_given_a_broker_that_stood_still_while_a_copy_took_its_place_then_it_leads_no_more_and_ends(
+    start: Start, tmp_path: Path, topic_name: str
+) -> None:
+    settings: dict[str, Any] = {"node.id": 7, "penstock.metadata": f"sqlite:{tmp_path / 'metadata.db'}"}
+    first = Broker.start(tmp_path / "first", broker_session_timeout_ms=SESSION_MS, **settings)
+    with RawClient(first.address) as client:
+        create_topic_on(client, topic_name, replicas=(7,))
+        produce(client, topic_name, a_batch(b"before"))
+    copied(first, "copy")
+    os.kill(first.pid, signal.SIGSTOP)
+
+    copy = start("copy", node_id=7)
+
+    os.kill(first.pid, signal.SIGCONT)
+    eventually(lambda: not first.is_running, 30, "two brokers with one id")
+    assert "on a copy of" in first.log_text()
+    with RawClient(copy.address) as client:
+        assert values_of(fetch(client, topic_name, 0)) == [b"before"]
+
+
+def test_given_a_broker_that_was_killed_when_started_again_then_it_does_not_wait_for_its_session_to_end(
+    start: Start,
+) -> None:
+    """A session that nobody would wait for."""
+    first = start("first", **{"broker.session.timeout.ms": 600_000})
+    first.kill()
+
+    first.restart()
+
+    assert cluster_of(first) == ([1], 1)
 
 
 def test_given_a_directory_of_another_cluster_then_refused(start: Start, tmp_path: Path) -> None:

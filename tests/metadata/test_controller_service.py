@@ -27,7 +27,7 @@ from penstock.metadata.sqlite_store import SqliteStore
 from penstock.metadata.store import Committed, Conflict, Put, Transaction
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.tasks import spawn
-from penstock.server.session import BrokerSession
+from penstock.server.session import BrokerSession, InMemory
 
 ONE = BrokerId(1)
 
@@ -52,18 +52,18 @@ class InterruptibleStore(SqliteStore):
 class Running:
     """A store, its follower and a controller that has registered one broker."""
 
-    def __init__(self, store: InterruptibleStore) -> None:
+    def __init__(self, store: InterruptibleStore, known: InMemory) -> None:
         self.store = store
         self.follower = Follower(store)
-        self.session = BrokerSession(store, self.follower, SystemClock(), ttl_ms=60_000)
+        self.session = BrokerSession(store, self.follower, SystemClock(), 60_000, known)
         self.controller = ControllerService(store, self.follower, ONE, BrokerConfig, lambda: self.session.epoch)
 
     @classmethod
-    async def start(cls, path: Path) -> Running:
+    async def start(cls, path: Path, known: InMemory) -> Running:
         store = await InterruptibleStore.open(path)
         assert isinstance(store, InterruptibleStore)
         store.fail_before, store.fail_after = [], []
-        running = cls(store)
+        running = cls(store, known)
         await running.follower.start()
         await running.session.begin(Registration(ONE, (), host="machine"))
         await running.session.become(SessionState.SERVING)
@@ -85,9 +85,10 @@ Start = Callable[[], Awaitable[Running]]
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     started: list[Running] = []
+    known = InMemory()  # each knows that the one before is gone
 
     async def start_one() -> Running:
-        started.append(await Running.start(tmp_path / "metadata.db"))
+        started.append(await Running.start(tmp_path / "metadata.db", known))
         return started[-1]
 
     yield start_one

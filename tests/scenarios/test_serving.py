@@ -245,7 +245,7 @@ def test_given_a_log_whose_partition_metadata_a_power_cut_took_then_it_is_adopte
 
 @pytest.mark.parametrize("settings", [{}, {"node.id": 1}, {"node.id": 7}], ids=["no id", "its id", "another id"])
 def test_given_partitions_without_meta_properties_when_started_then_refused_and_it_can_be_put_back_as_it_is_told(
-    tmp_path: Path, settings: dict[str, int]
+    tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     data = tmp_path / "data"
     with Broker.start(data) as broker:

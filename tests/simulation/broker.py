@@ -40,7 +40,7 @@ from penstock.replication.spoilt import SpoiltReplicas
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
 from penstock.server.joining import join_cluster
-from penstock.server.session import BrokerSession
+from penstock.server.session import BrokerSession, Noted
 from penstock.storage.flusher import Flusher
 from penstock.storage.log_dirs import DataDirectory
 from tests.simulation.loop import Process, SimulatedClock, SimulatedFiles, SimulatedLoop
@@ -127,7 +127,11 @@ class SimulatedBroker:
         self.follower = Follower(self.store, self.tasks)
         await self.follower.start()
         self.session = BrokerSession(
-            self.store, self.follower, self.clock, self.config.int("broker.session.timeout.ms")
+            self.store,
+            self.follower,
+            self.clock,
+            self.config.int("broker.session.timeout.ms"),
+            Noted(data.last_session, files),
         )
         identity = await join_cluster(self.config, data, self.store, self.follower, files)
         self.service = ControllerService(

@@ -1,7 +1,8 @@
 """What a broker writes about itself: its registration, which stays, and its session, which goes with its lease.
 
 Nobody else writes these keys, and each write compares what was there, so of two brokers with one id the second is
-refused, whichever way they race.
+refused, whichever way they race. That holds for copies of one data directory, too: a session that lasts is taken over
+only by who knows that its process is gone.
 """
 
 from __future__ import annotations
@@ -60,7 +61,21 @@ def check_owner(broker_id: BrokerId, directory_id: str, image: ClusterImage) -> 
         raise BrokerError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"node.id {broker_id} is that of a broker with another data directory ({known.directory_id}), which "
-            f"{presence}: choose another id, or none",
+            f"{presence}: choose another id, or none; if that directory is lost, `penstock broker drain {broker_id}` "
+            f"and `unregister {broker_id}` free the id (`penstock up --without {broker_id}` starts the others)",
+        )
+
+
+def check_session(broker_id: BrokerId, image: ClusterImage, last_epoch: int | None) -> None:
+    """Raises DUPLICATE_BROKER_REGISTRATION while there is a session of the same directory that may be somebody else's:
+    any but the one that is known to be this process's own, or of one that is gone.
+    """
+    session = image.sessions.get(broker_id)
+    if session is not None and session.epoch != last_epoch:
+        raise BrokerError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"broker {broker_id} is running, on a copy of this data directory or on its original: start only one of "
+            "them, or this one with an empty directory and another id",
         )
 
 
@@ -69,8 +84,8 @@ def begin_session(
 ) -> tuple[Transaction, int]:
     """What to commit, and the broker epoch: the store's revision, which is above that of every session before.
 
-    A session of the same data directory is taken over: its broker must have died, since two cannot have its lock. An id
-    belongs to one directory for good, because what the cluster believes that broker to hold is there and nowhere else.
+    A session of the same data directory is taken over, see `check_session`. An id belongs to one directory for good,
+    because what the cluster believes that broker to hold is there and nowhere else.
     """
     broker_id = registration.broker_id
     check_owner(broker_id, registration.directory_id, image)

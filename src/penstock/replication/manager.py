@@ -440,14 +440,17 @@ class ReplicaManager:
         return self._data.high_watermarks.get(TopicPartition(topic.name, index), 0)
 
     def _take_role(self, partition: Partition, image: PartitionImage) -> None:
-        """Leading is for one session: the epoch of a session that is over gives no right to it."""
+        """Leading is for one session: the epoch of a session that is over gives no right to it, nor does that of
+        another process that runs on a copy of this directory.
+        """
         if partition.is_shortening:
             return  # asked again when that is done
         if partition.offline is not None:
             partition.leader_epoch = image.leader_epoch
             return
-        own_epoch = self._image.session_epoch(self._broker_id)
-        leads = image.leader == self._broker_id and image.leader_broker_epoch == own_epoch
+        present_epoch = self._image.session_epoch(self._broker_id)
+        own_epoch = present_epoch if self._replicas is None else self._replicas.session_epoch
+        leads = image.leader == self._broker_id and image.leader_broker_epoch == present_epoch == own_epoch
         was_led = partition.is_led
         if leads:
             if self._replicas is not None:

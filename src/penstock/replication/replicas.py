@@ -69,6 +69,11 @@ class Replicas:
         self._is_asking = False
         self._throttle = Throttle()
 
+    @property
+    def session_epoch(self) -> int | None:
+        """Of this process's own session, whatever the image says of this broker."""
+        return self._session_epoch()
+
     # Following
 
     def follow(self, partition: Partition, leader: BrokerId, shorten: Shorten) -> None:

@@ -65,7 +65,7 @@ from penstock.server.internal_listener import (
 )
 from penstock.server.joining import join_cluster
 from penstock.server.readiness import ReadyBroker, commands_to_try, write_ready_file
-from penstock.server.session import BrokerSession
+from penstock.server.session import BrokerSession, Noted
 from penstock.storage.flusher import Flusher
 from penstock.storage.log_dirs import DataDirectory, DirectoryRefused
 
@@ -134,7 +134,11 @@ class Node:
         self._follower = Follower(self._store, self._tasks)
         await self._follower.start()
         self._session = BrokerSession(
-            self._store, self._follower, self._clock, self._static_config.int("broker.session.timeout.ms")
+            self._store,
+            self._follower,
+            self._clock,
+            self._static_config.int("broker.session.timeout.ms"),
+            Noted(self._data.last_session, self._files),
         )
         identity = await join_cluster(self._static_config, self._data, self._store, self._follower, self._files)
         self._node_id = BrokerId(identity.node_id)

@@ -81,7 +81,7 @@ def replace_file(path: str, content: bytes, *, flush: bool = True) -> None:
     os.rename(temporary, path)
 
 
-def _read_text(path: str) -> str | None:
+def read_text(path: str) -> str | None:
     """None when there is no such file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -120,7 +120,7 @@ def write_offsets(path: str, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
-    text = _read_text(path)
+    text = read_text(path)
     if text is None:
         return {}
 
@@ -137,7 +137,7 @@ def replace_epochs(path: str, entries: Iterable[EpochEntry]) -> None:
 
 
 def read_epochs(path: str) -> tuple[EpochEntry, ...]:
-    text = _read_text(path)
+    text = read_text(path)
     if text is None:
         return ()
 
@@ -159,7 +159,7 @@ def place_partition_metadata(directory: str, topic_id: TopicId) -> str:
 def read_partition_metadata(directory: str) -> TopicId | None:
     """None when the file is missing or empty, as a power cut right after the partition's creation leaves it."""
     path = f"{directory}/{PARTITION_METADATA}"
-    text = _read_text(path)
+    text = read_text(path)
     if not text:
         return None
     values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
@@ -186,7 +186,7 @@ def write_meta_properties(data_directory: str, meta: MetaProperties) -> None:
 
 def read_meta_properties(data_directory: str) -> MetaProperties | None:
     path = f"{data_directory}/{META_PROPERTIES}"
-    text = _read_text(path)
+    text = read_text(path)
     if text is None:
         return None
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
@@ -205,7 +205,7 @@ def write_clean_shutdown(data_directory: str, broker_epoch: int) -> None:
 
 def has_page_cache(data_directory: str, current: str | None) -> bool:
     """Whether the last process that said so wrote into the same page cache."""
-    return current is not None and _read_text(f"{data_directory}/{PAGE_CACHE}") == current
+    return current is not None and read_text(f"{data_directory}/{PAGE_CACHE}") == current
 
 
 def write_page_cache(data_directory: str, current: str) -> None:
@@ -229,7 +229,7 @@ def forget_damage(log_directory: str) -> None:
 def take_clean_shutdown(data_directory: str) -> int | None:
     """Removes the marker, durably, and tells its broker epoch (-1: it names none). None: the stop was not clean."""
     path = f"{data_directory}/{CLEAN_SHUTDOWN}"
-    text = _read_text(path)
+    text = read_text(path)
     if text is None:
         return None
     os.unlink(path)

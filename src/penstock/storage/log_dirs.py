@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from penstock.core.ids import TopicId, TopicPartition, topic_id_to_text
 from penstock.storage import checkpoints
 from penstock.storage.checkpoints import BadCheckpoint, MetaProperties
+from penstock.storage.last_session import LastSession
 from penstock.storage.log import Log, LogConfig
 from penstock.storage.page_cache import page_cache_id
 
@@ -66,6 +67,7 @@ class DataDirectory:
         "broker_epoch",
         "failed",
         "has_page_cache",
+        "last_session",
         "meta",
         "new_directory_id",
         "path",
@@ -77,6 +79,7 @@ class DataDirectory:
         self.path = path
         self._lock_fd = lock_fd
         self.meta = checkpoints.read_meta_properties(path)
+        self.last_session = LastSession(path, lock_fd)
         # What `claim` calls a directory that has no id yet.
         self.new_directory_id = _new_directory_id()
         epoch = checkpoints.take_clean_shutdown(path)

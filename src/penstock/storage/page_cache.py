@@ -16,12 +16,22 @@ _MOUNTS = "/proc/self/mountinfo"
 def page_cache_id(directory: str) -> str | None:
     """Another after every boot and every mount; None where that cannot be told."""
     try:
-        with open(_BOOT_ID, encoding="ascii") as file:
-            boot_id = file.read().strip()
         found = os.stat(directory)
-        return f"{boot_id} {found.st_dev} {found.st_ino} {_mount_id(os.path.realpath(directory))}"
+        return f"{_boot_id()} {found.st_dev} {found.st_ino} {_mount_id(os.path.realpath(directory))}"
     except OSError:
         return None
+
+
+def boot_id() -> str | None:
+    try:
+        return _boot_id()
+    except OSError:
+        return None
+
+
+def _boot_id() -> str:
+    with open(_BOOT_ID, encoding="ascii") as file:
+        return file.read().strip()
 
 
 def _mount_id(path: str) -> str:
