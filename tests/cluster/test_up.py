@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from penstock.protocol.messages.cluster import (
 )
 from penstock.runtime.stop_signals import TOGETHER_S
 from penstock.server.supervisor import LONGEST_PAUSE_S, SETTLED_AFTER_S, ClusterPlan, Pauses
+from tests.cli.conftest import Tools
 from tests.testkit import RawClient, eventually, lasting_port
 from tests.testkit.up import Up
 
@@ -253,3 +255,40 @@ def test_given_a_broker_that_ends_again_and_again_then_pauses_grow_until_it_has_
 
     assert [pauses.next_s(1) for _ in range(7)] == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
     assert [pauses.next_s(SETTLED_AFTER_S), pauses.next_s(0)] == [1, 2]
+
+
+def test_given_a_broker_whose_directory_is_lost_then_up_says_how_to_go_on_and_that_works(
+    tmp_path: Path, topic_name: str
+) -> None:
+    fast = ("--set", f"broker.session.timeout.ms={SESSION_MS}")
+    with Up.start(tmp_path, "--brokers", "3", *fast) as up:
+        tools = Tools(up.brokers()[0]["kafka"])
+        tools.output("topic", "create", topic_name, "--replication-factor", 3)
+        tools.output("produce", topic_name, stdin=b"a\nb\n")
+        assert up.interrupt() == 0
+    shutil.rmtree(up.data / "broker-2")
+
+    refused = Up(tmp_path, "--brokers", "3", *fast)
+    assert refused.process.wait(60) == 1
+    assert "broker-2 did not start" in refused.output()
+    assert "`penstock up --without 2` starts the others" in refused.output()
+
+    with Up.start(tmp_path, "--brokers", "4", "--without", "2", *fast) as up:
+        assert sorted(broker["node_id"] for broker in up.brokers()) == [1, 3, 4]
+        tools = Tools(up.brokers()[0]["kafka"])
+        tools.output("broker", "drain", 2, "--yes")
+        tools.output("broker", "unregister", 2)
+        assert tools.lines("consume", topic_name, "--from-beginning") == ["a", "b"]
+        assert up.interrupt() == 0
+    with Up.start(tmp_path, "--brokers", "4", *fast) as up:
+        assert sorted(broker["node_id"] for broker in up.brokers()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("without", [["0"], ["4"], ["two"], ["1", "2", "3"]])
+def test_given_brokers_to_leave_out_that_are_not_there_or_are_all_then_it_is_refused(
+    tmp_path: Path, without: list[str]
+) -> None:
+    arguments = [f"--data-dir={tmp_path}", *(f"--without={each}" for each in without)]
+
+    with pytest.raises(ConfigError, match="--without"):
+        cluster_plan(parse("up", OPTIONS, arguments), {})

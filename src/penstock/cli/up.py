@@ -28,6 +28,12 @@ KEYS_OF_ONE_BROKER = ("node.id", "advertised.listeners", "penstock.internal.port
 OPTIONS = (
     Option("--brokers", "N", f"How many brokers to run: {DEFAULT_BROKERS} when not given."),
     Option(
+        "--without",
+        "NUMBER",
+        "Leave out broker-NUMBER, whose directory is lost; may be given many times.",
+        repeats=True,
+    ),
+    Option(
         "--data-dir",
         "DIR",
         f"The cluster's directory. In it each broker has its own, broker-1 and so on, beside {METADATA_FILE}.",
@@ -65,6 +71,7 @@ def cluster_plan(flags: argparse.Namespace, environment: Mapping[str, str]) -> C
     """Raises ConfigError for what no broker would take, and for what several brokers cannot share."""
     config = broker_config(flags, environment)
     count = _count(flags.brokers)
+    left_out = _left_out(flags.without or (), count)
     _check_shared(config)
     directory = Path(config.data_dir)
     ports = _ports("--port", config.listeners[0].port, count)
@@ -85,6 +92,7 @@ def cluster_plan(flags: argparse.Namespace, environment: Mapping[str, str]) -> C
                 arguments=(*shared, f"--set=node.id={number}") if address is None else shared,
             )
             for number in range(1, count + 1)
+            if number not in left_out
         ),
         ready_file=Path(flags.ready_file) if flags.ready_file else None,
         session_timeout_ms=config.int("broker.session.timeout.ms"),
@@ -99,6 +107,16 @@ def _count(text: str | None) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT):
         raise ConfigError(f'--brokers "{text}": expected a whole number from 1')
     return int(text)
+
+
+def _left_out(texts: Sequence[str], count: int) -> set[int]:
+    for text in texts:
+        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= count):
+            raise ConfigError(f'--without "{text}": expected the number of a broker, from 1 to {count} (--brokers)')
+    left_out = {int(text) for text in texts}
+    if len(left_out) == count:
+        raise ConfigError("--without: no broker is left to run")
+    return left_out
 
 
 def _check_shared(config: BrokerConfig) -> None:
