@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.core.errors import ErrorCode
 from penstock.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -26,6 +26,7 @@ from tests.cluster.finding import (
     coordinator_of,
     create_topic_over,
     states_of,
+    write_to_leader,
 )
 from tests.cluster.stores import on_both_stores
 from tests.testkit import Cluster, RawClient, eventually
@@ -147,3 +148,24 @@ def test_given_a_new_leader_that_does_not_know_what_is_committed_then_it_says_so
             assert codes == (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
             eventually(lambda: asked(11) is ErrorCode.NONE, 20)
             assert offset_at(clients[2], topic_name, LATEST).offset == 1
+
+
+def test_given_an_offset_committed_with_its_leader_epoch_when_the_coordinator_dies_then_the_next_one_knows_both(
+    tmp_path: Path, topic_name: str
+) -> None:
+    """Trap A16: a consumer that goes on from there finds out whether the log was cut meanwhile."""
+    with a_cluster(tmp_path) as cluster:
+        create_topic_over(cluster, topic_name, (1, 2, 3))
+        write_to_leader(cluster, topic_name, b"a", b"b", b"c")
+        wanted = TopicPartition(topic_name, 0, 2, leader_epoch=0)
+        settings = {"group.id": topic_name, "enable.auto.commit": False}
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, **settings})
+        consumer.commit(offsets=[wanted], asynchronous=False)
+        consumer.close()
+
+        cluster[coordinator_of(cluster, GROUPS, topic_name)].kill()
+
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, **settings})
+        (found,) = consumer.committed([TopicPartition(topic_name, 0)], 30)
+        consumer.close()
+        assert (found.offset, found.leader_epoch, found.error) == (2, 0, None)

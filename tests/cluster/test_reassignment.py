@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
@@ -29,8 +30,18 @@ from penstock.protocol.messages.reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopic,
 )
-from tests.cluster.finding import create_topic_over, gauge, leader_of, states_of, until_readable, write_to_leader
+from tests.cli.conftest import QuickTools
+from tests.cluster.finding import (
+    all_are_known,
+    create_topic_over,
+    gauge,
+    leader_of,
+    states_of,
+    until_readable,
+    write_to_leader,
+)
 from tests.testkit import Cluster, RawClient, eventually
+from tests.testkit.asking import fetch, values_of
 
 pytestmark = pytest.mark.xdist_group("reassignment")
 
@@ -303,3 +314,29 @@ def test_given_a_throttle_when_replicas_are_named_then_only_those_that_are_not_i
     configure(cluster, ResourceType.BROKER, "", rate, None)
     until_moved(cluster, slow, 1, 2, 3)
     until_readable(cluster, slow, [b"before", b"meanwhile"])
+
+
+def test_given_a_topic_deleted_and_made_anew_while_a_replica_was_away_then_its_old_log_is_kept_aside_and_never_read(
+    tmp_path: Path, topic_name: str
+) -> None:
+    with Cluster.start(tmp_path, brokers=3) as cluster:
+        all_are_known(cluster)
+        create_topic_over(cluster, topic_name, (1, 2, 3))
+        write_to_leader(cluster, topic_name, b"old")
+        cluster[3].kill()
+        tools = QuickTools(cluster.bootstrap)
+        tools.output("topic", "delete", topic_name)
+        create_topic_over(cluster, topic_name, (1, 2))
+        write_to_leader(cluster, topic_name, b"new")
+
+        cluster[3].restart()
+        reassign(cluster, topic_name, (3, 1, 2))
+        until_moved(cluster, topic_name, 3, 1, 2)
+        for broker_id in (1, 2):
+            cluster[broker_id].kill()
+        eventually(lambda: leader_of(cluster, topic_name) == 3, 30)
+
+        with RawClient(cluster[3].address) as client:
+            assert eventually(lambda: values_of(fetch(client, topic_name, 0)), 30) == [b"new"]
+        (kept,) = cluster[3].data.glob(f"{topic_name}-0.*-stray")
+        assert b"old" in (kept / f"{0:020}.log").read_bytes()
