@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -309,6 +310,25 @@ def test_given_records_that_go_after_planning_when_read_then_it_is_an_error_or_t
         rows_of(strict, planned)
     assert [row["offset"] for row in rows_of(lenient, planned)] == [6, 7, 8, 9]
     assert f"{topic.name}-0: offset 0 is not there any more" in caplog.text
+
+
+def test_given_records_that_go_in_the_midst_of_a_task_when_it_goes_on_then_all_it_had_read_before_is_there(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        topic.write(bytes(1_000_000))
+    for number in range(5, 20):
+        topic.write(b"%d" % number)
+    reader = topic.batch_reader(failOnDataLoss=False, kafka_max_partition_fetch_bytes=1)
+    (task,) = reader.partitions()
+    parts = reader.read(task)
+
+    offsets = next(parts).column("offset").to_pylist()  # it is full, so that the task waits here
+    topic.delete_before(18)
+    offsets += [offset for part in parts for offset in part.column("offset").to_pylist()]
+
+    (lost,) = map(int, re.findall(r"offset (\d+) is not there any more, the first one is 18", caplog.text))
+    assert offsets == [*range(lost), 18, 19]
 
 
 def test_given_a_topic_that_is_made_anew_after_planning_when_read_then_it_is_an_error_or_nothing_as_asked(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Of a record batch, but for the batch of the log that fills it: small enough to stay in the caches of a core.
 _MAX_ROWS = 1 << 16
 _MAX_BYTES = 4 << 20
+_GONE = (TopicRecreated, UnknownTopic)
+_LOSSES = (OffsetsLost, *_GONE)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[Recor
             except OffsetsLost as lost:
                 report([str(lost)], fails=options.fails_on_data_loss)
                 start = lost.first if lost.wanted < lost.first else wanted.end
-            except (TopicRecreated, UnknownTopic) as gone:
+            except _GONE as gone:
                 what = f"offsets {start} to {wanted.end - 1} of {wanted.partition}: {gone}"
                 report([what], fails=options.fails_on_data_loss)
                 return
@@ -93,14 +95,19 @@ def _parts(reader: PartitionReader, with_headers: bool) -> Iterator[tuple[int, T
     """Each with one type of timestamps, which a topic's configuration may change between two batches."""
     columns = Columns(with_headers=with_headers)
     timestamp_type = 0
-    for part in reader.parts():
-        for batch in reader.visible(part):
-            if batch.header.is_log_append_time != timestamp_type:
-                if columns.rows:
+    try:
+        for part in reader.parts():
+            for batch in reader.visible(part):
+                if batch.header.is_log_append_time != timestamp_type:
+                    if columns.rows:
+                        yield timestamp_type, columns.take()
+                    timestamp_type = int(batch.header.is_log_append_time)
+                reader.add_to(columns, part, batch)
+                if columns.rows >= _MAX_ROWS or columns.size >= _MAX_BYTES:
                     yield timestamp_type, columns.take()
-                timestamp_type = int(batch.header.is_log_append_time)
-            reader.add_to(columns, part, batch)
-            if columns.rows >= _MAX_ROWS or columns.size >= _MAX_BYTES:
-                yield timestamp_type, columns.take()
+    except _LOSSES:
+        if columns.rows:  # what was read before something was lost is not lost
+            yield timestamp_type, columns.take()
+        raise
     if columns.rows:
         yield timestamp_type, columns.take()
