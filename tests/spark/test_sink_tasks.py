@@ -398,7 +398,7 @@ def test_given_a_broker_that_is_away_when_tasks_begin_then_they_wait_for_it(
 def test_given_a_topic_that_is_not_there_when_a_row_names_it_then_it_is_named_and_not_created(
     broker: BrokerProcess, topic: str, query: str
 ) -> None:
-    sink = a_sink(broker.bootstrap, None, **{"kafka.default.api.timeout.ms": 1_000})
+    sink = a_sink(broker.bootstrap, None, **{"kafka.default.api.timeout.ms": 3_000})
     missing = f"{topic}-missing"
 
     with pytest.raises(UnknownTopic, match=missing):
@@ -442,7 +442,7 @@ def test_given_a_timeout_that_brokers_do_not_allow_when_a_task_begins_then_it_sa
 
 
 def test_given_no_broker_when_a_task_begins_then_it_gives_up_in_time_and_says_why(query: str) -> None:
-    sink = sink_options("127.0.0.1:1", Kind.STREAM, topic="t", **{"kafka.default.api.timeout.ms": 300})
+    sink = sink_options("127.0.0.1:1", Kind.STREAM, topic="t", **{"kafka.default.api.timeout.ms": 1_500})
 
     with pytest.raises(WriteFailed, match=r"last heard: .*127\.0\.0\.1:1"):
         written(sink, query, 0, 0, values(b"1"))
