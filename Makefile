@@ -1,5 +1,5 @@
 # make run and make test are all a newcomer needs; both set up everything on their own.
-.PHONY: run test check install chaos bench docs protos format clean
+.PHONY: run test check install chaos bench demo docs protos format clean
 
 PYTHON := .venv/bin/python
 DATA ?= .data/run
@@ -24,10 +24,14 @@ check: install
 
 # The full counts of the crash and fault tests; PENSTOCK_TEST_SEED=... repeats a run.
 chaos: install
-	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos tests/simulation
+	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos tests/simulation tests/spark/test_*_kill.py
 
 bench: install
 	@$(PYTHON) -m bench $(ARGS)
+
+# A broker, a click-stream, and Spark: archive, windows, audit. ARGS=--stay keeps the broker.
+demo: install
+	@$(PYTHON) scripts/demo.py $(ARGS)
 
 docs: install
 	@$(PYTHON) scripts/generate_docs.py

@@ -21,7 +21,7 @@ RECORD = "key binary, value binary, topic string, partition int, offset bigint, 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def records(spark: SparkSession, *rows: tuple[str | bytes | None, object], partition: int = 0) -> DataFrame:
+def records(spark: SparkSession, *rows: tuple[object, object], partition: int = 0) -> DataFrame:
     """Keys and values at offsets 0, 1, ...; objects become JSON."""
     offsets = count()
     return spark.createDataFrame(
@@ -119,7 +119,7 @@ def test_given_debezium_without_a_schema_when_it_is_read_then_the_row_is_json_an
     assert tuple(row) == ('{"id":1,"deep":{"a":[1]}}', 86_400_000)
 
 
-def test_given_a_schema_with_a_column_of_ours_when_it_is_parsed_then_it_is_refused() -> None:
+def test_given_a_schema_with_a_column_of_ours_when_it_is_parsed_then_it_is_refused(spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match='a column cannot be called "_Offset"'):
         Changelog(Envelope.PLAIN, KeyKind.STRING, parse_schema("id INT, _Offset INT"))
 

@@ -73,6 +73,23 @@ def test_given_a_checkpoint_when_it_runs_again_then_only_new_records_are_written
     assert values(topics.bootstrap, topics.target) == [[b"a!", b"c!", b"e!"], [b"b!", b"d!"]]
 
 
+def test_given_a_batch_that_is_done_again_when_it_has_the_time_in_it_then_it_is_the_same_and_not_written_twice(
+    topics: Topics,
+) -> None:
+    """As after a kill between the sink's commit and Spark's: Spark gives a batch its time again."""
+    fill(topics.bootstrap, topics.source, [Given("a"), Given("b", partition=1)])
+    sql = "SELECT concat(value, current_timestamp(), current_date(), localtimestamp(), unix_timestamp()) AS value FROM input"
+    topics.run(sql=sql)
+    before = values(topics.bootstrap, topics.target)
+    for name in ("0", ".0.crc"):
+        (Path(topics.checkpoint) / "commits" / name).unlink()
+
+    topics.run(sql=sql)
+
+    assert values(topics.bootstrap, topics.target) == before
+    assert [len(records) for records in before] == [1, 1]
+
+
 def test_given_sql_that_sets_everything_when_it_runs_then_records_are_as_it_says(topics: Topics) -> None:
     fill_json(topics.bootstrap, topics.source, [{"user": "eve", "ms": 12}, {"user": "bob", "ms": 7}])
     sql = """

@@ -60,6 +60,7 @@ def planned(query: Query, records: DataFrame, to: str | None = "target") -> list
         "FROM input |> SELECT value",
         "FROM input |> WHERE offset > 3 |> SET value = upper(value)",
         "SELECT to_json(json) AS value, CAST(current_timestamp() AS STRING) AS key FROM input",
+        "SELECT CAST(localtimestamp() AS STRING) AS value, CAST(current_date() AS STRING) AS key FROM input",
     ],
 )
 def test_given_sql_when_it_leaves_columns_out_then_they_are_kept(records: DataFrame, text: str) -> None:
@@ -93,6 +94,8 @@ def test_given_sql_when_it_leaves_columns_out_then_they_are_kept(records: DataFr
         ("SELECT key, value, partition, headers, timestamp FROM range(3), VALUES ('a', 'b') AS (key, value)", "."),
         ("SELECT concat(value, uuid()) AS value FROM input", r"not repeatable: uuid\(\) gives another result"),
         ("SELECT * FROM input WHERE rand() < 0.5", r"not repeatable: rand\(\)"),
+        ("SELECT CAST(now() AS STRING) AS value FROM input", r"not repeatable: now\(\) .*current_timestamp\(\)"),
+        ("SELECT CAST(current_time() AS STRING) AS value FROM input", r"not repeatable: current_time"),
         ("SELECT CAST(monotonically_increasing_id() AS STRING) AS value FROM input", "not repeatable: monotonically"),
         ("DROP VIEW input", "the SQL is an order, not a SELECT"),
         ("CREATE TABLE t AS SELECT 1", "the SQL is an order"),

@@ -27,6 +27,7 @@ from penstock.cli.pipeline_options import (
     carry_out,
     spark_session,
 )
+from penstock.cli.pipeline_transforms import aggregate, materialize, transform
 
 app = typer.Typer(help="Archive, replay, transform and check topics on Spark.", no_args_is_help=True)
 
@@ -34,6 +35,9 @@ _MEGABYTE = 1 << 20
 
 app.command()(replay)
 app.command()(audit)
+app.command()(transform)
+app.command()(aggregate)
+app.command()(materialize)
 
 
 @app.command()
@@ -57,6 +61,10 @@ def archive(
     file_size: Annotated[
         int, typer.Option("--file-size", metavar="MB", min=1, help="What small files are merged into.")
     ] = 128,
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Pass over records that are deleted already; they are an error otherwise."),
+    ] = False,
     catalog_property: CatalogProperties = None,
     follow: Follow = False,
     interval: Interval = DEFAULT_INTERVAL_S,
@@ -92,5 +100,6 @@ def archive(
             interval_s=interval,
             max_per_batch=max_per_batch or DEFAULT_MAX_PER_BATCH,
             sizes=FileSizes(target_bytes=file_size * _MEGABYTE),
+            skip_lost=skip_lost,
         )
         carry_out(plan, dry_run)

@@ -47,12 +47,16 @@ class BadValues:
         """Of the record that ends the pipeline."""
         return _TOLD % (topic, partition, offset, reason)
 
-    def quarantined(self, records: DataFrame) -> DataFrame | None:
-        """As rows for the sink, with a column topic; None where there is no quarantine."""
-        if self.quarantine is None:
-            return None
-        return records.where(F.col(REASON).isNotNull()).select(
-            F.lit(self.quarantine).alias("topic"),
+    def quarantined(self, records: DataFrame) -> DataFrame:
+        """As rows for the sink, with a column topic; none where there is no quarantine.
+
+        They are part of a stream's plan either way: a checkpoint knows how many times its query has the source in it,
+        and is to outlive the day on which somebody asks for a quarantine. What can have no rows Spark does not read
+        (settings.STREAMS).
+        """
+        is_kept = F.lit(False) if self.quarantine is None else F.col(REASON).isNotNull()
+        return records.where(is_kept).select(
+            F.lit(self.quarantine).cast("string").alias("topic"),
             F.lit(None).cast("int").alias("partition"),
             F.col("key").cast("binary").alias("key"),
             F.col("value").cast("binary").alias("value"),

@@ -9,6 +9,11 @@ from pyspark.errors import PySparkException
 _RAISED = re.compile(r"^(?:\w+\.)*(?P<name>\w*(?:Error|Exception|Exit|Lost|Refused|Recreated|TimedOut)): (?P<why>.+)$")
 _PLUMBING = ("PySparkRuntimeError", "SparkException", "Py4JException", "SparkRuntimeException", "Py4JJavaError")
 
+# What is ours is a sentence: what a query raises by itself, through `raise_error`, and errors of source and sink.
+_OURS = re.compile(
+    r"(?:\[USER_RAISED_EXCEPTION\]|\bpenstock(?:\.\w+)+:) (?P<why>.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE
+)
+
 
 class PipelineError(Exception):
     """The message is for a person, and is all that is needed to understand what happened."""
@@ -19,6 +24,8 @@ def why(error: Exception) -> str:
     text = str(error)
     if not isinstance(error, PySparkException) and "Traceback" not in text:
         return text
+    if ours := list(_OURS.finditer(text)):
+        return ours[-1]["why"]
     found = [match for line in text.splitlines() if (match := _RAISED.match(line.strip()))]
     # Causes come later than what they cause; what Spark says of its own calls explains nothing.
     for match in reversed(found):

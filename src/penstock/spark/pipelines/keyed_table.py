@@ -111,7 +111,7 @@ class KeyedTable:
     def write(self, rows: DataFrame) -> str:
         """One file or more for each bucket, in a directory that is not part of the table yet."""
         directory = self._upkeep.new_directory(self._table)
-        self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # what Iceberg asks for
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # what Iceberg asks for
         parts = rows.repartitionById(self.buckets, BUCKET).sortWithinPartitions(KEY)
         parts.write.mode("errorifexists").option("compression", "zstd").parquet(directory)
         return directory

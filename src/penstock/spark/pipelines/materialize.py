@@ -247,9 +247,9 @@ class _Materializer:
         facts = {"batch": batch_id, "records": found.bad}
         if aside.skip:
             log.warning("records that are no changes are left out", extra=facts)
-        elif (quarantined := aside.quarantined(bad)) is not None:
+        elif aside.quarantine is not None:
             name = f"{_query_id(self._plan.spark)}-{batch_id}"
-            TopicTarget(self._plan.source.brokers, None, True).append(quarantined, name)
+            TopicTarget(self._plan.source.brokers, None, True).append(aside.quarantined(bad), name)
             log.warning("records that are no changes are in quarantine", extra=facts)
         else:
             first = bad.orderBy("partition", "offset").select("partition", "offset", REASON).first()

@@ -2,8 +2,9 @@
 
 Looked up in Spark's plan before any data moves. Order: every partition of the topic is one task from end to end, so
 nothing that brings rows of several partitions together. Exactly once: a batch that was cut off is done again and
-compared with what is there, so nothing that gives another result the second time. The time of day is no such thing:
-Spark writes down the time of each batch before it runs and gives it again to whoever runs it again.
+compared with what is there, so nothing that gives another result the second time. The time is no such thing if it is
+asked for as current_timestamp(), current_date() or localtimestamp(): Spark writes down the time of each batch before it
+runs, and gives it again to whoever does it again. Not so with now(), in Spark 4.3.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ _KEEPS_ORDER = frozenset(
         "EventTimeWatermark",
         "Filter",
         "Generate",
-        "LateralJoin",
         "MapInArrow",
         "MapInPandas",
         "OneRowRelation",
@@ -35,6 +35,8 @@ _KEEPS_ORDER = frozenset(
         "WithCTE",
     }
 )
+# What Spark calls deterministic and is not: these have the time at which a batch happens to be done.
+_TIMES = frozenset({"Now", "CurrentTime"})
 _WHAT_IT_IS = {
     "Aggregate": "groups rows",
     "Deduplicate": "drops duplicates",
@@ -82,7 +84,8 @@ def check_repeatable(frame: DataFrame, what: str) -> None:
                 raise PipelineError(
                     f"{what} is not repeatable: {culprit} gives another result when a batch is done again after a "
                     "failure, so the output could not be exactly once; leave it out, derive it from the record "
-                    "(xxhash64(key, offset), for example), or ask for --at-least-once"
+                    "(xxhash64(key, offset), for example; the time of a batch is current_timestamp()), or ask for "
+                    "--at-least-once"
                 )
 
 
@@ -92,10 +95,10 @@ def attribute_ids(frame: DataFrame) -> dict[str, int]:
 
 
 def _not_repeatable(expression: Any) -> Iterator[str]:
-    if expression.deterministic():
-        return
+    if str(expression.getClass().getSimpleName()) in _TIMES:
+        yield str(expression.sql())
     children = list(_items(expression.children()))
-    if all(child.deterministic() for child in children):
+    if not expression.deterministic() and all(child.deterministic() for child in children):
         yield str(expression.sql())
     for child in children:
         yield from _not_repeatable(child)

@@ -62,9 +62,10 @@ class TopicTarget:
     def writer(self, rows: DataFrame, output_mode: str = "append") -> DataStreamWriter:
         return rows.writeStream.format("penstock").options(**self._options()).outputMode(output_mode)
 
-    def append(self, rows: DataFrame, name: str) -> None:
-        """A batch, of which what was written under the same name is not written again."""
-        rows.write.format("penstock").options(**self._options(), writeId=name).mode("append").save()
+    def append(self, rows: DataFrame, name: str | None = None) -> None:
+        """A batch; what was written under the same name is not written again."""
+        named = {} if name is None else {"writeId": name}
+        rows.write.format("penstock").options(**self._options(), **named).mode("append").save()
 
     def _options(self) -> dict[str, str]:
         options = {

@@ -32,6 +32,7 @@ from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.queries import FunctionQuery, Query, SqlQuery
 from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running, run
+from penstock.spark.pipelines.settings import STREAMS, settings
 from penstock.spark.pipelines.topic_target import TopicTarget, opened
 from penstock.spark.pipelines.topics import Brokers, TopicSource
 
@@ -117,8 +118,7 @@ class _Wanted:
                 f"topic {self.target.topic} has {there} partitions, {self.topic} has {partitions}: records stay in "
                 "their partitions; add partitions, or select CAST(NULL AS INT) AS partition to place them by key"
             )
-        quarantined = self.bad_values.quarantined(records)
-        return rows if quarantined is None else rows.unionByName(quarantined)
+        return rows.unionByName(self.bad_values.quarantined(records))
 
     def _check_plan(self, answer: DataFrame) -> None:
         plan_checks.check_order(answer, str(self.query))
@@ -143,7 +143,8 @@ class TransformPlan:
 
     def run(self) -> Ended:
         checkpoints.claim(Files(self.spark), self.running.checkpoint, self.wanted.purpose)
-        return run(self.wanted.target.writer(self.result), self.running)
+        with settings(self.spark, STREAMS):
+            return run(self.wanted.target.writer(self.result), self.running)
 
 
 def _keeps_partitions(given: DataFrame, answer: DataFrame) -> bool:

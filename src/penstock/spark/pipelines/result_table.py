@@ -1,0 +1,136 @@
+"""An Iceberg table that results are added to, batch by batch, each once.
+
+Which batch was added last stands in the table and changes in the commit that adds it. Another checkpoint would compute
+the same windows again, under other numbers: it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.files import Files
+from penstock.spark.pipelines.iceberg_catalog import NAMESPACE, open_catalog
+from penstock.spark.pipelines.table_home import HOME_ID, SPARK_SCHEMA, TableHome, load, spark_schema
+from penstock.spark.pipelines.table_upkeep import Upkeep
+
+_QUERY = "penstock.query"
+_BATCH = "penstock.batch"
+_SMALL_BYTES = 16 << 20
+_SMALL_FILES = 16
+_PROPERTIES = {
+    "commit.retry.num-retries": "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """`order` is the columns that rows of a file are sorted by."""
+
+    spark: SparkSession
+    files: Files
+    table: Table
+    upkeep: Upkeep
+    order: tuple[str, ...]
+
+    def add(self, rows: DataFrame, query_id: str, batch_id: int) -> int:
+        """How many were added, which is none when they are there. All of `rows` is computed, once, either way."""
+        by = self.table.properties.get(_QUERY, query_id)
+        if by != query_id:
+            raise PipelineError(
+                f"the table {'.'.join(self.table.name())} was written with another checkpoint: with this one its "
+                "windows would be there twice; --to takes another directory"
+            )
+        if int(self.table.properties.get(_BATCH, -1)) >= batch_id:
+            rows.write.format("noop").mode("overwrite").save()
+            return 0
+        added = self._written(rows)
+        if not added:
+            return 0
+        self._commit([], added, {_QUERY: query_id, _BATCH: str(batch_id)})
+        self._merge_small()
+        self.upkeep.tidy(self.table)
+        return sum(file.record_count for file in added)
+
+    def _written(self, rows: DataFrame) -> list[DataFile]:
+        directory = self.upkeep.new_directory(self.table)
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # what Iceberg asks for
+        one = rows.repartition(1).sortWithinPartitions(*self.order)
+        one.write.mode("errorifexists").option("compression", "zstd").parquet(directory)
+        paths = [entry.path for entry in self.files.list(directory) if entry.name.endswith(".parquet")]
+        found = [parquet_file_to_data_file(self.table.io, self.table.metadata, path) for path in paths]
+        return [file for file in found if file.record_count]
+
+    def _commit(self, old: list[DataFile], new: list[DataFile], properties: Mapping[str, str]) -> None:
+        try:
+            with self.table.transaction() as transaction:
+                with transaction.update_snapshot().overwrite() as replace:
+                    for file in old:
+                        replace.delete_data_file(file)
+                    for file in new:
+                        replace.append_data_file(file)
+                if properties:
+                    transaction.set_properties(dict(properties))
+        except CommitFailedException:
+            self.table.refresh()
+            raise PipelineError(
+                f"somebody else has committed to the table {'.'.join(self.table.name())}: one at a time"
+            ) from None
+
+    def _merge_small(self) -> None:
+        """Every batch adds a file, and windows are few."""
+        small = [task.file for task in self.table.scan().plan_files() if task.file.file_size_in_bytes < _SMALL_BYTES]
+        if len(small) < _SMALL_FILES:
+            return
+        rows = self.spark.read.schema(spark_schema(self.table)).parquet(*(file.file_path for file in small))
+        merged = self._written(rows)
+        assert sum(file.record_count for file in merged) == sum(file.record_count for file in small)
+        with suppress(PipelineError):  # another time, then
+            self._commit(small, merged, {})
+
+
+def open_result_table(
+    spark: SparkSession, home: TableHome, schema: StructType, order: tuple[str, ...], catalog: Mapping[str, str]
+) -> ResultTable:
+    """Made if it is not there. Raises PipelineError when it has other columns."""
+    files = Files(spark)
+    opened = open_catalog(files, home.path, catalog, is_to_be_made=True)
+    assert opened is not None
+    columns = to_arrow_schema(schema, timezone="UTC")
+    opened.create_namespace_if_not_exists(NAMESPACE)
+    properties = {**_PROPERTIES, HOME_ID: home.id, SPARK_SCHEMA: schema.json()}
+    with suppress(TableAlreadyExistsError):
+        made = opened.create_table(home.identifier, columns, location=home.location, properties=properties)
+        with made.transaction() as transaction:
+            mapping = made.schema().name_mapping.model_dump_json()
+            transaction.set_properties({"schema.name-mapping.default": mapping})
+    table = load(files, home, catalog)
+    assert table is not None
+    check_columns(table, schema)
+    return ResultTable(spark, files, table, Upkeep(files), order)
+
+
+def check_columns(table: Table, schema: StructType) -> None:
+    there = spark_schema(table)
+    if there != schema:
+        raise PipelineError(
+            f"the table {'.'.join(table.name())} has other columns: {_told(there)} there, and {_told(schema)} now; "
+            "--to takes another directory"
+        )
+
+
+def _told(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
