@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder, on one worker: a JVM takes seconds to start and a core to run."""
+"""One Spark session for all tests that ask for it, on one worker: a JVM takes seconds to start and a core to run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _TIMEOUT_S = 180
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
 

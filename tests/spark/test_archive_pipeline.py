@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -111,6 +113,31 @@ def test_given_a_topic_that_was_created_anew_when_it_is_archived_then_it_is_refu
         archived_to(spark, broker.bootstrap, topic_name, tmp_path / "archive", format="parquet")
 
     assert len(rows_in(spark, tmp_path / "archive")) == 1
+
+
+def test_given_records_that_were_deleted_before_they_were_archived_when_it_goes_on_then_the_error_says_which(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
+) -> None:
+    create(broker.bootstrap, topic_name)
+    fill(broker.bootstrap, topic_name, [Given("0"), Given("1")])
+    archived_to(spark, broker.bootstrap, topic_name, tmp_path / "archive", format="parquet")
+    fill(broker.bootstrap, topic_name, [Given("lost"), Given("lost too")])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic_name, 0, 4)]).values():
+        deleted.result(20)
+    fill(broker.bootstrap, topic_name, [Given("4")])
+
+    with pytest.raises(PipelineError) as refused:
+        archived_to(spark, broker.bootstrap, topic_name, tmp_path / "archive", format="parquet")
+    archived_to(spark, broker.bootstrap, topic_name, tmp_path / "archive", format="parquet", skip_lost=True)
+
+    print(refused.value)
+    assert re.search(rf"{topic_name}-0.*offset", str(refused.value)) and "Traceback" not in str(refused.value)
+    assert [(row.offset, row.value) for row in rows_in(spark, tmp_path / "archive")] == [
+        (0, b"0"),
+        (1, b"1"),
+        (4, b"4"),
+    ]
 
 
 def test_given_arguments_that_cannot_be_when_an_archive_is_planned_then_one_sentence_says_what_is_wrong(

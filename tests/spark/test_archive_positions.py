@@ -54,12 +54,14 @@ def test_given_how_far_an_archive_has_come_when_written_down_then_it_is_read_as_
 
 
 def test_given_days_with_small_files_when_asked_then_those_with_enough_of_them_are_due() -> None:
-    sizes = FileSizes(target_bytes=100, small_files=3)
+    sizes, megabyte = FileSizes(target_bytes=128 << 20, small_files=3), 1 << 20
     few = [SizedFile(f"a{at}", "2026-01-01", 10, 1) for at in range(2)]
-    many = [SizedFile(f"b{at}", "2026-01-02", 10, 1) for at in range(3)]
-    large = [SizedFile(f"c{at}", "2026-01-03", 50, 1) for at in range(9)]
+    many = [SizedFile(f"b{at}", "2026-01-02", 10 * at, 1) for at in range(3)]
+    large = [SizedFile(f"c{at}", "2026-01-03", 64 * megabyte, 1) for at in range(9)]
+    merged_before = [SizedFile(f"d{at}", "2026-01-02", 20 * megabyte, 1) for at in range(2)]
 
-    assert due([*few, *many, *large], sizes) == many
+    assert due([*few, *many, *large, *merged_before], sizes) == many
+    assert due([*merged_before, SizedFile("e", "2026-01-02", 5 * megabyte, 1)], sizes)[-1].path == "e"
 
 
 def test_given_a_schema_with_more_fields_when_a_table_evolves_then_they_are_behind_what_it_had() -> None:

@@ -10,7 +10,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.core.ids import TopicPartition
-from penstock.spark.pipelines import archive_home, archived
+from penstock.spark.pipelines import archive_home, archived, iceberg_table
 from penstock.spark.pipelines.archive_home import ArchiveHome
 from penstock.spark.pipelines.archive_table import ArchiveTable, open_table, read_table
 from penstock.spark.pipelines.data_files import write_by_day, written_files
@@ -140,6 +140,22 @@ def test_given_an_iceberg_table_whose_writer_died_when_the_next_one_commits_then
 
     assert len(list(data.iterdir())) == 2
     assert offsets_in(read_table(spark, table)) == list(range(2 * ROWS))
+
+
+def test_given_files_that_a_merge_has_replaced_when_their_time_is_over_then_they_and_their_snapshots_are_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = a_table(spark, a_home(spark, tmp_path, "iceberg"))
+    for number in range(3):
+        archive_batch(spark, table, number)
+    table.tidy(SIZES, is_last=True)
+    kept = len(visible_files(tmp_path))
+
+    monkeypatch.setattr(iceberg_table, "_KEEP_REPLACED_MS", -1_000)
+    table.tidy(SIZES, is_last=True)
+
+    assert kept == 8 and len(visible_files(tmp_path)) == 2
+    assert offsets_in(read_table(spark, a_table(spark, a_home(spark, tmp_path, "iceberg")))) == list(range(3 * ROWS))
 
 
 # Builders

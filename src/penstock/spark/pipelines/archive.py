@@ -52,11 +52,13 @@ def plan_archive(
     interval_s: float = DEFAULT_INTERVAL_S,
     max_per_batch: int = DEFAULT_MAX_PER_BATCH,
     sizes: FileSizes | None = None,
+    skip_lost: bool = False,
 ) -> ArchivePlan:
     """Archives what the topics have now, or goes on until it is stopped. Raises PipelineError, WireError.
 
     `format` is iceberg or parquet; `catalog` is properties of pyiceberg's catalog, if it is not the archive's own;
     `value` is json or avro, and `schema` its fields, as columns, JSON or a file, if values are to be taken apart.
+    Records that the broker has deleted before they were archived are an error, unless `skip_lost` passes over them.
     """
     files = Files(spark)
     schemas = [schema] if isinstance(schema, str) else list(schema)
@@ -67,6 +69,7 @@ def plan_archive(
         Brokers(bootstrap, kafka or {}),
         tuple(dict.fromkeys(topics)),
         {
+            "failOnDataLoss": str(not skip_lost).lower(),
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(max_per_batch),
             "maxRecordsPerPartition": str(_MAX_PER_TASK),
@@ -138,7 +141,7 @@ class ArchivePlan:
         source = TopicSource(self.source.brokers, self.source.topics, {**self.source.options, "startingOffsets": begun})
         writer = source.stream(self.spark).writeStream.foreachBatch(archiver.archive)
         name = f"archive {', '.join(self.source.topics)}"
-        ended = run(writer, Running(name, self.checkpoint, self.follow, self.interval_s, archiver.rows.get))
+        ended = run(writer, Running(name, self.checkpoint, self.follow, self.interval_s, archiver.rows_of))
         archiver.tidy(is_last=True)
         return ended
 
@@ -170,7 +173,7 @@ class _Archiver:
         topic_ids: Mapping[str, TopicId],
         sizes: FileSizes,
     ) -> None:
-        self.rows: dict[int, int] = {}
+        self._rows: dict[int, int] = {}
         self._files = files
         self._table = table
         self._quarantine = quarantine
@@ -186,7 +189,7 @@ class _Archiver:
             good, bad = self._written(self._table, records, batch_id), _Written()
         else:
             good, bad = self._sorted_out(taken_apart(records, self._value), self._quarantine, batch_id)
-        self.rows[batch_id] = sum(file.rows for file in (*good.files, *bad.files))
+        self._rows[batch_id] = sum(file.rows for file in (*good.files, *bad.files))
         if good.files or bad.files:
             ends = archived.after(self._table.archived, (*good.files, *bad.files))
             self._table.commit(good.directory, good.files, archived.with_topics(ends, self._topic_ids))
@@ -196,6 +199,10 @@ class _Archiver:
         self._is_first = False
         if self._files_since >= self._sizes.small_files:
             self.tidy(is_last=False)
+
+    def rows_of(self, batch_id: int) -> int | None:
+        """Asked for once."""
+        return self._rows.pop(batch_id, None)
 
     def _new(self, table: ArchiveTable, records: DataFrame) -> DataFrame:
         """A batch begins where the one before has ended; only the first may have been archived by another run."""

@@ -7,13 +7,20 @@ that begin at the same moment find out that they are two: the file appears whole
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import urlparse
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from penstock.spark.pipelines.errors import PipelineError
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class Entry(NamedTuple):
@@ -23,8 +30,30 @@ class Entry(NamedTuple):
     size_bytes: int
 
 
+def local_path(path: str) -> str | None:
+    """None for what is not on a local disk."""
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return None if urlparse(path).scheme else path
+
+
 def joined(directory: str, *names: str) -> str:
     return "/".join((directory.rstrip("/"), *names))
+
+
+def _told(
+    method: Callable[Concatenate[Files, str, Arguments], Result],
+) -> Callable[Concatenate[Files, str, Arguments], Result]:
+    """What Java says goes wrong with a path becomes one sentence."""
+
+    @wraps(method)
+    def call(self: Files, path: str, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        try:
+            return method(self, path, *arguments, **named)
+        except Py4JJavaError as error:
+            raise PipelineError(f"{path}: {_first_line(error)}") from None
+
+    return call
 
 
 class Files:
@@ -37,10 +66,12 @@ class Files:
         _, there = self._at(path)
         return _url(there)
 
+    @_told
     def exists(self, path: str) -> bool:
         system, there = self._at(path)
         return bool(system.exists(there))
 
+    @_told
     def list(self, path: str) -> list[Entry]:
         """What is in a directory, by name; nothing where there is none."""
         system, there = self._at(path)
@@ -52,20 +83,24 @@ class Files:
         ]
         return sorted(found, key=lambda entry: entry.name)
 
+    @_told
     def size(self, path: str) -> int:
         system, there = self._at(path)
         return int(system.getFileStatus(there).getLen())
 
+    @_told
     def open(self, path: str) -> Any:
         """A stream of Hadoop's."""
         system, there = self._at(path)
         return system.open(there)
 
+    @_told
     def create_stream(self, path: str) -> Any:
         """In place of what is there."""
         system, there = self._at(path)
         return system.create(there, True)
 
+    @_told
     def read(self, path: str) -> str | None:
         """None where there is no such file."""
         system, there = self._at(path)
@@ -77,21 +112,28 @@ class Files:
         finally:
             stream.close()
 
+    @_told
     def create(self, path: str, text: str) -> bool:
         """False when there is one already, whoever made it."""
         system, there = self._at(path)
         if system.exists(there):
             return False
         draft = self._draft(path, text)
+        local = local_path(_url(there))
         try:
-            # A rename onto a file that is there fails on HDFS; local ones replace it, so those have been asked above.
-            is_mine = bool(system.rename(draft, there))
-        except Py4JJavaError:
+            if local is not None:
+                # A rename would replace what somebody else has just made; a link does not.
+                Path(local).hardlink_to(local_path(_url(draft)) or "")
+                is_mine = True
+            else:
+                is_mine = bool(system.rename(draft, there))
+        except (FileExistsError, Py4JJavaError):
             is_mine = False
-        if not is_mine:
+        if local is not None or not is_mine:
             system.delete(draft, False)
         return is_mine
 
+    @_told
     def write(self, path: str, text: str) -> None:
         """In place of what is there. Readers see the old text or the new one."""
         system, there = self._at(path)
@@ -102,15 +144,18 @@ class Files:
         context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(system.getUri(), self._configuration)
         context.rename(draft, there, options)
 
+    @_told
     def make_directory(self, path: str) -> None:
         system, there = self._at(path)
         system.mkdirs(there)
 
+    @_told
     def rename(self, path: str, new_path: str) -> None:
         system, there = self._at(path)
         if not system.rename(there, self._path(new_path)):
             raise PipelineError(f"{path} cannot be renamed to {new_path}")
 
+    @_told
     def delete(self, path: str) -> None:
         """With everything in it; nothing happens where there is nothing."""
         system, there = self._at(path)

@@ -7,17 +7,14 @@ for the same store. Local files are opened as such.
 from __future__ import annotations
 
 import io
-from typing import IO, TYPE_CHECKING, Any, cast
-from urllib.parse import urlparse
+from typing import IO, Any, cast
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyspark.sql import SparkSession
 
 from penstock.spark.pipelines.errors import PipelineError
-
-if TYPE_CHECKING:
-    from penstock.spark.pipelines.files import Files
+from penstock.spark.pipelines.files import Files, local_path
 
 _CHUNK_BYTES = 1 << 20
 
@@ -27,13 +24,6 @@ def opened(files: Files, path: str) -> IO[bytes]:
     if local is not None:
         return open(local, "rb")  # noqa: PTH123
     return cast(IO[bytes], io.BufferedReader(HadoopInput(files, path), _CHUNK_BYTES))
-
-
-def local_path(path: str) -> str | None:
-    """None for what is not on a local disk."""
-    if path.startswith("file:"):
-        return "/" + path.removeprefix("file:").lstrip("/")
-    return None if urlparse(path).scheme else path
 
 
 class HadoopInput(io.RawIOBase):
@@ -99,8 +89,6 @@ class HadoopFileIO(FileIO):
     """For pyiceberg, as `py-io-impl`. Needs a Spark session in this process."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
-        from penstock.spark.pipelines.files import Files
-
         super().__init__(properties)
         spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         self._files = Files(spark)

@@ -29,8 +29,7 @@ from pyspark.sql.types import StructType as SparkStruct
 
 from penstock.spark.pipelines.archive_home import ArchiveHome
 from penstock.spark.pipelines.errors import PipelineError
-from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.hadoop_io import local_path
+from penstock.spark.pipelines.files import Files, local_path
 from penstock.spark.pipelines.iceberg_table import ARCHIVE_ID, IcebergTable
 
 NAMESPACE = "penstock"

@@ -38,6 +38,8 @@ _ARCHIVED = "penstock.archived"
 _SCHEMA = "penstock.schema"
 _TRIES = 5
 _KEEP_REPLACED_MS = 3_600_000
+_KEPT_SNAPSHOTS = 300
+_EXPIRED_AT_ONCE = 50
 
 
 class IcebergTable:
@@ -145,6 +147,7 @@ class IcebergTable:
         small = due(found, sizes)
         if small:
             self._merge(small, [live[file.path][1] for file in small], sizes)
+        self._expire_snapshots()
         self._remove_replaced()
 
     def _files_of(self, day: str) -> list[IcebergFile]:
@@ -197,6 +200,19 @@ class IcebergTable:
         self._files.create(note, json.dumps({"files": [file.path for file in group]}))
         return note
 
+    def _expire_snapshots(self, at_least: int = _EXPIRED_AT_ONCE) -> None:
+        """The table's metadata, which every commit writes anew, has a line for each."""
+        newest_first = sorted(self._table.snapshots(), key=lambda each: each.timestamp_ms, reverse=True)
+        before_ms = _now_ms() - _KEEP_REPLACED_MS
+        old = [
+            each.snapshot_id
+            for number, each in enumerate(newest_first)
+            if number and (number >= _KEPT_SNAPSHOTS or each.timestamp_ms < before_ms)
+        ]
+        if len(old) >= at_least:
+            self._table.maintenance.expire_snapshots().by_ids(old).commit()
+            self._table.refresh()
+
     def _remove_replaced(self) -> None:
         """Files that nobody reads any more, with the snapshots that had them."""
         before_ms = _now_ms() - _KEEP_REPLACED_MS
@@ -207,9 +223,7 @@ class IcebergTable:
         ]
         if not old:
             return
-        expired = datetime.fromtimestamp(before_ms / 1_000, UTC)
-        self._table.maintenance.expire_snapshots().older_than(expired.replace(tzinfo=None)).commit()
-        self._table.refresh()
+        self._expire_snapshots(at_least=1)
         live = set(self.files())  # a merge whose commit failed has replaced nothing
         for entry in old:
             for path in (read_json(self._files, entry.path) or {}).get("files", []):

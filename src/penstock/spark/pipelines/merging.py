@@ -21,8 +21,8 @@ _ORDER = ("topic", "partition", "offset")
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """A file below half of `target_bytes` is small; so many of a day are merged. In plain Parquet, what is fresh is
-    merged and made visible when it has `target_bytes`, or after `visible_after_s`.
+    """A file below half of `target_bytes` is small; so many of a day and of about one size are merged. In plain
+    Parquet, what is fresh is merged and made visible when it has `target_bytes`, or after `visible_after_s`.
     """
 
     target_bytes: int = 128 << 20
@@ -47,12 +47,21 @@ class SizedFile:
 
 
 def due(files: Iterable[SizedFile], sizes: FileSizes) -> list[SizedFile]:
-    """The small files of the days that have enough of them."""
-    by_day: dict[str, list[SizedFile]] = {}
+    """The small files of the days that have enough of them.
+
+    Only files of about one size are merged: what was merged already would be written over and over otherwise, with
+    every few records that come.
+    """
+    groups: dict[tuple[str, int], list[SizedFile]] = {}
     for file in files:
         if sizes.is_small(file.size_bytes):
-            by_day.setdefault(file.day, []).append(file)
-    return [file for _, group in sorted(by_day.items()) if len(group) >= max(2, sizes.small_files) for file in group]
+            groups.setdefault((file.day, _tier(file.size_bytes)), []).append(file)
+    return [file for _, group in sorted(groups.items()) if len(group) >= max(2, sizes.small_files) for file in group]
+
+
+def _tier(size_bytes: int) -> int:
+    """Sizes that differ by less than sixteen times, from 256 KiB on, are one."""
+    return max(0, (size_bytes >> 18).bit_length() + 3) // 4
 
 
 def merge(

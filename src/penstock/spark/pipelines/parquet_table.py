@@ -30,7 +30,7 @@ from penstock.spark.pipelines.archived import NOTHING, from_text, to_text
 from penstock.spark.pipelines.data_files import DAY, DataFile, inside
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files, joined, read_json
-from penstock.spark.pipelines.merging import FileSizes, SizedFile, due, merge
+from penstock.spark.pipelines.merging import FileSizes, SizedFile, merge
 from penstock.spark.pipelines.table_schema import evolved
 
 log = logging.getLogger(__name__)
@@ -174,10 +174,11 @@ class ParquetTable:
 
     def _of_good_size(self, fresh: Sequence[Fresh], sizes: FileSizes) -> list[tuple[str, str]]:
         """Days and paths: small files of a day merged, and the others as they are."""
-        small = due(
-            (SizedFile(file.path, file.day, file.size_bytes, file.rows) for file in fresh),
-            replace(sizes, small_files=2),
-        )
+        days: dict[str, list[SizedFile]] = {}
+        for file in fresh:
+            if sizes.is_small(file.size_bytes):
+                days.setdefault(file.day, []).append(SizedFile(file.path, file.day, file.size_bytes, file.rows))
+        small = [file for group in days.values() if len(group) > 1 for file in group]
         taken = {file.path for file in small}
         others = [(file.day, file.path) for file in fresh if file.path not in taken]
         if not small:

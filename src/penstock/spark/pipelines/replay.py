@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -24,10 +24,11 @@ from pyspark.sql import functions as F
 from penstock.core.ids import topic_id_to_text
 from penstock.spark.pipelines.archive_reading import Archive
 from penstock.spark.pipelines.errors import PipelineError, why
-from penstock.spark.pipelines.files import Files, joined, read_json
+from penstock.spark.pipelines.files import Files, joined
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.progress import Progress
 from penstock.spark.pipelines.replay_plan import Chunk, Extent, ReplayChunks, condition, cut
+from penstock.spark.pipelines.replay_state import Done, ReplayState
 from penstock.spark.pipelines.running import Ended, StopRequest, stopping_on_signals
 from penstock.spark.pipelines.selection import Selection, parse_offsets, parse_time
 from penstock.spark.pipelines.topics import Brokers
@@ -79,7 +80,7 @@ def plan_replay(
         raise PipelineError(f'partitions takes {", ".join(Partitions)}, not "{partitions}"')
     if rate is not None and rate < 1:
         raise PipelineError(f"rate takes records a second, not {rate}")
-    found = Archive.at(spark, archive, catalog or {})
+    files, found = Files(spark), Archive.at(spark, archive, catalog or {})
     selection = Selection(
         topic=found.topic(topic),
         since_ms=parse_time(since, "since"),
@@ -108,9 +109,7 @@ def plan_replay(
         partitions=Partitions(partitions),
         new_timestamps=new_timestamps,
         rate=rate,
-        id=name,
-        directory=Files(spark).qualified(joined(checkpoint or found.home.replays, name)),
-        purpose=purpose,
+        state=ReplayState(files, files.qualified(joined(checkpoint or found.home.replays, name)), name, purpose),
         rows_per_chunk=min(rows_per_chunk, rate * _RATE_BURST_S) if rate else rows_per_chunk,
     )
     plan.check()
@@ -130,15 +129,13 @@ class ReplayPlan:
     partitions: Partitions
     new_timestamps: bool
     rate: int | None
-    id: str
-    directory: str
-    purpose: Mapping[str, object]
+    state: ReplayState
     rows_per_chunk: int
 
     def check(self) -> None:
         """Raises PipelineError when the target cannot take the records as they are."""
         chosen = self._selected()
-        self._known_chunks()
+        self.state.chunks()
         if self.partitions is Partitions.KEEP:
             archived = self.archive.archived().offsets
             last = max(each.partition for each in archived if each.topic == self.selection.topic)
@@ -168,11 +165,10 @@ class ReplayPlan:
             )
 
     def lines(self) -> Lines:
-        chunks = self._known_chunks() or self._cut()
-        done = self._done()
+        chunks, done = self.state.chunks() or self._cut(), self.state.done()
         limit = f", at most {self.rate:,} records a second" if self.rate else ""
         return [
-            ("replay", f"{self.id} ({self.directory})"),
+            ("replay", f"{self.state.id} ({self.state.directory})"),
             ("archive", f"{self.archive.home.path}, topic {self.selection.topic}"),
             ("records", f"{chunks.rows:,}: {self.selection.told()}"),
             ("to", f"topic {self.to}, {self.target_partitions} partitions ({self.partitions}){limit}"),
@@ -181,10 +177,9 @@ class ReplayPlan:
 
     def run(self) -> Ended:
         begun_s = time.monotonic()
-        chunks = self._laid_down()
-        done = self._done()
+        chunks, done = self.state.laid_down(self._cut), self.state.done()
         if done.chunks >= len(chunks.chunks):
-            log.info("replay is complete already", extra={"replay": self.id, "rows": done.rows})
+            log.info("replay is complete already", extra={"replay": self.state.id, "rows": done.rows})
         rows, written = 0, 0
         context = self.archive.spark.sparkContext
         with stopping_on_signals(context.cancelAllJobs) as stop, Progress(f"replay to {self.to}") as progress:
@@ -194,8 +189,8 @@ class ReplayPlan:
                 count = self._written(chunks.chunks[number], number, stop)
                 if count is None:
                     break
-                done = _Done(number + 1, done.rows + count)
-                Files(self.archive.spark).write(joined(self.directory, "done.json"), json.dumps(asdict(done)))
+                done = Done(number + 1, done.rows + count)
+                self.state.note(done)
                 rows, written = rows + count, written + 1
                 self._tell(number, count, chunk_s)
                 self._wait(count, chunk_s, stop)
@@ -206,7 +201,7 @@ class ReplayPlan:
 
     def _tell(self, number: int, rows: int, chunk_s: float) -> None:
         took_ms = round((time.monotonic() - chunk_s) * 1_000)
-        facts = {"replay": self.id, "chunk": number, "rows": rows, "ms": took_ms}
+        facts = {"replay": self.state.id, "chunk": number, "rows": rows, "ms": took_ms}
         log.info("chunk written", extra=facts | {"rows_per_s": round(rows * 1_000 / max(1, took_ms))})
 
     def _wait(self, rows: int, chunk_s: float, stop: StopRequest) -> None:
@@ -228,48 +223,19 @@ class ReplayPlan:
         found = {row["partition"]: Extent(row["rows"], row["first"], row["last"] + 1) for row in extents.collect()}
         return cut(found, self.rows_per_chunk)
 
-    def _known_chunks(self) -> ReplayChunks | None:
-        path = joined(self.directory, "plan.json")
-        found = read_json(Files(self.archive.spark), path)
-        if found is None:
-            return None
-        for key, value in self.purpose.items():
-            known = found.get("purpose", {}).get(key)
-            if known != value:
-                raise PipelineError(
-                    f"the replay {self.id} is another one: its {key} is {known}, not {value}; --id takes another name"
-                )
-        return ReplayChunks.from_json(found, path)
-
-    def _laid_down(self) -> ReplayChunks:
-        """What this replay writes is decided once: the archive may grow while it goes on."""
-        if self._known_chunks() is None:
-            files, path = Files(self.archive.spark), joined(self.directory, "plan.json")
-            files.make_directory(self.directory)
-            files.create(path, json.dumps({"purpose": dict(self.purpose), **self._cut().to_json()}))
-        known = self._known_chunks()
-        assert known is not None, "it was written, by us or by somebody who was faster"
-        return known
-
-    def _done(self) -> _Done:
-        path = joined(self.directory, "done.json")
-        found = read_json(Files(self.archive.spark), path) or {"chunks": 0, "rows": 0}
-        try:
-            return _Done(int(found["chunks"]), int(found["rows"]))
-        except (KeyError, ValueError) as error:
-            raise PipelineError(f"{path} is damaged: {error!r}") from None
-
     def _written(self, chunk: Chunk, number: int, stop: StopRequest) -> int | None:
         """How many rows; None when it was cut off on request."""
         seen = Observation()
         rows = self._selected().where(condition(chunk)).observe(seen, F.count("*").alias("rows"))
         # One task for each partition, which is written in order.
         ordered = rows.repartitionById(max(chunk) + 1, F.col("partition")).sortWithinPartitions("partition", "offset")
-        options = self._sink_options() | {"writeId": f"replay-{self.id}-{number:06}"}
+        options = self._sink_options() | {"writeId": f"replay-{self.state.id}-{number:06}"}
         try:
             ordered.select(*self._columns()).write.format("penstock").options(**options).option(
                 "topic", self.to
-            ).option("exactlyOnce", "true").option("writeId", f"replay-{self.id}-{number:06}").mode("append").save()
+            ).option("exactlyOnce", "true").option("writeId", f"replay-{self.state.id}-{number:06}").mode(
+                "append"
+            ).save()
         except (PySparkException, Py4JJavaError) as error:
             if stop.is_urgent:
                 return None
@@ -293,11 +259,3 @@ class ReplayPlan:
         elif self.partitions is Partitions.MODULO:
             columns.append((F.col("partition") % self.target_partitions).cast("int").alias("partition"))
         return columns
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """Chunks that are known to be written, with how many rows."""
-
-    chunks: int
-    rows: int

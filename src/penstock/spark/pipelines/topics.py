@@ -20,9 +20,10 @@ from penstock.protocol.messages.configs import (
     DescribeConfigsResponse,
 )
 from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.sink_options import PRODUCER_KEYS
 from penstock.wire.cluster import Cluster, Topic
 from penstock.wire.errors import Refused, check, reason
-from penstock.wire.settings import ClientSettings
+from penstock.wire.settings import KEYS, ClientSettings
 
 _TOPIC_RESOURCE = 2
 
@@ -35,8 +36,9 @@ class Brokers:
     kafka: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self) -> ClientSettings:
-        """Raises BadSettings."""
-        return ClientSettings.parse({"bootstrap.servers": self.bootstrap, **self.kafka})
+        """Without those that only producers have. Raises BadSettings."""
+        ours = {key: value for key, value in self.kafka.items() if key in KEYS or key not in PRODUCER_KEYS}
+        return ClientSettings.parse({"bootstrap.servers": self.bootstrap, **ours})
 
     def options(self) -> dict[str, str]:
         return {f"kafka.{key}": value for key, value in {"bootstrap.servers": self.bootstrap, **self.kafka}.items()}

@@ -1,0 +1,74 @@
+"""What a replay has laid down and how far it has come: two small files, in a directory of its own.
+
+The plan is written once, before the first chunk is: the archive may grow while the replay goes on. How far it has come
+is noted after each chunk and may be behind: the sink knows which chunks were written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.files import Files, joined, read_json
+from penstock.spark.pipelines.replay_plan import ReplayChunks
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Chunks that are known to be written, with how many rows."""
+
+    chunks: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayState:
+    """`purpose` is all that says which records go where: a replay of the same id with another one is another replay."""
+
+    files: Files
+    directory: str
+    id: str
+    purpose: Mapping[str, object]
+
+    def chunks(self) -> ReplayChunks | None:
+        """None where nothing is laid down yet. Raises PipelineError when it is another replay."""
+        found = read_json(self.files, self._plan)
+        if found is None:
+            return None
+        for key, value in self.purpose.items():
+            known = found.get("purpose", {}).get(key)
+            if known != value:
+                raise PipelineError(
+                    f"the replay {self.id} is another one: its {key} is {known}, not {value}; --id takes another name"
+                )
+        return ReplayChunks.from_json(found, self._plan)
+
+    def laid_down(self, cut: Callable[[], ReplayChunks]) -> ReplayChunks:
+        if self.chunks() is None:
+            self.files.make_directory(self.directory)
+            self.files.create(self._plan, json.dumps({"purpose": dict(self.purpose), **cut().to_json()}))
+        known = self.chunks()
+        assert known is not None, "it was written, by us or by somebody who was faster"
+        return known
+
+    def done(self) -> Done:
+        found = read_json(self.files, self._done)
+        if found is None:
+            return Done()
+        try:
+            return Done(int(found["chunks"]), int(found["rows"]))
+        except (KeyError, ValueError) as error:
+            raise PipelineError(f"{self._done} is damaged: {error!r}") from None
+
+    def note(self, done: Done) -> None:
+        self.files.write(self._done, json.dumps(asdict(done)))
+
+    @property
+    def _plan(self) -> str:
+        return joined(self.directory, "plan.json")
+
+    @property
+    def _done(self) -> str:
+        return joined(self.directory, "done.json")
