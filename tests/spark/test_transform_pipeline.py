@@ -78,7 +78,8 @@ def test_given_a_batch_that_is_done_again_when_it_has_the_time_in_it_then_it_is_
 ) -> None:
     """As after a kill between the sink's commit and Spark's: Spark gives a batch its time again."""
     fill(topics.bootstrap, topics.source, [Given("a"), Given("b", partition=1)])
-    sql = "SELECT concat(value, current_timestamp(), current_date(), localtimestamp(), unix_timestamp()) AS value FROM input"
+    times = "current_timestamp(), current_date(), localtimestamp(), unix_timestamp()"
+    sql = f"SELECT concat(value, {times}) AS value FROM input"
     topics.run(sql=sql)
     before = values(topics.bootstrap, topics.target)
     for name in ("0", ".0.crc"):
