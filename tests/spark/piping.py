@@ -35,8 +35,9 @@ class Found(NamedTuple):
 
 
 def create(bootstrap: str, *topics: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    """Records of any time stay: some tests have their own."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    new = [NewTopic(topic, partitions, 1, config=dict(config or {})) for topic in topics]
+    new = [NewTopic(topic, partitions, 1, config={"retention.ms": "-1", **(config or {})}) for topic in topics]
     for created in admin.create_topics(new).values():
         created.result(_TIMEOUT_S)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
@@ -13,20 +12,19 @@ from pyspark.sql import SparkSession
 from penstock.spark.pipelines.audit import audit
 from penstock.spark.pipelines.audit_report import page
 from penstock.spark.pipelines.replay import replay
-from tests.spark.archiving import FORMATS, PARTITIONS, archived_to, some_records
+from tests.spark.archiving import PARTITIONS, archived_to, some_records
 from tests.spark.piping import create, fill, read
 from tests.testkit import BrokerProcess
 
 
-@pytest.mark.parametrize("format", FORMATS)
 def test_given_an_archived_topic_whose_records_are_deleted_when_it_is_replayed_then_audit_says_equal(
-    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path, format: str
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
 ) -> None:
     anew, home = f"{topic_name}-anew", str(tmp_path / "archive")
     create(broker.bootstrap, topic_name, anew, partitions=PARTITIONS, config={"retention.ms": "-1"})
     fill(broker.bootstrap, topic_name, some_records(200))
     before = read(broker.bootstrap, topic_name)
-    archived_to(spark, broker.bootstrap, topic_name, home, format=format)
+    archived_to(spark, broker.bootstrap, topic_name, home)
     delete_records(broker.bootstrap, topic_name)
 
     ended = replay(spark, archive=home, bootstrap=broker.bootstrap, to=anew, rows_per_chunk=80)

@@ -18,10 +18,11 @@ import pytest
 from confluent_kafka import KafkaException
 
 from penstock.spark.markers import MarkerKey
+from penstock.spark.sink_checks import check_cluster
 from penstock.spark.sink_errors import BadRow, WriteFailed
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.spark.task_writer import Task, TaskWritten, write_at_least_once, write_exactly_once
-from penstock.wire.errors import TimedOut, UnknownTopic, WireError
+from penstock.wire.errors import TimedOut, UnknownTopic, Unreachable, WireError
 from tests.spark.sinking import (
     a_batch,
     a_sink,
@@ -371,7 +372,7 @@ def test_given_a_transaction_that_the_broker_gave_up_when_the_task_goes_on_then_
     assert values_of(broker.bootstrap, topic) == []
 
 
-def test_given_a_broker_that_is_away_when_tasks_begin_then_they_wait_for_it(
+def test_given_a_broker_that_is_away_when_a_batch_of_a_stream_begins_then_driver_and_tasks_wait_for_it(
     tmp_path: Path, topic_name: str, query: str
 ) -> None:
     with broker_under_test().start(tmp_path / "data", port=lasting_port()) as broker:
@@ -379,14 +380,18 @@ def test_given_a_broker_that_is_away_when_tasks_begin_then_they_wait_for_it(
         sink = a_sink(broker.bootstrap, topic_name)
         at_least_once = a_sink(broker.bootstrap, topic_name, exactlyOnce=False)
         broker.stop()
+        with pytest.raises(Unreachable):
+            check_cluster(sink, Kind.BATCH)
 
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(4) as pool:
+            driver = pool.submit(check_cluster, sink, Kind.STREAM)
             tasks = [
                 pool.submit(written, sink, query, 0, 0, values(b"1")),
                 pool.submit(written, sink, query, 1, 0, values()),
                 pool.submit(write_at_least_once, at_least_once, 2, values(b"2")),
             ]
             broker.restart()
+            driver.result()
             assert [task.result().rows for task in tasks] == [1, 0, 1]
 
         assert sorted(map(str, values_of(broker.bootstrap, topic_name))) == ["b'1'", "b'2'"]

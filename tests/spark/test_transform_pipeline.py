@@ -189,7 +189,7 @@ def test_given_a_value_that_is_not_json_when_it_may_not_be_left_out_then_the_err
     caplog.set_level(logging.INFO)
     topics.run(sql=sql, schema="n BIGINT", skip_bad=True)
 
-    assert [getattr(line, "bad", 0) for line in caplog.records if line.message == "batch done"] == [1]
+    assert [getattr(line, "bad", 0) for line in caplog.records if line.getMessage() == "batch done"] == [1]
     assert values(topics.bootstrap, topics.target) == [[b"1"], []]
 
 

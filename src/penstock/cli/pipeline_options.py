@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -76,6 +77,12 @@ CatalogProperties = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, and move nothing.")]
 
 DEFAULT_INTERVAL_S = 1.0
+_SESSION = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    # Spark makes it, and nothing is ever in it: not where somebody happens to be.
+    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/penstock-spark-warehouse",
+}
 
 
 class _StandardError:
@@ -103,7 +110,7 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
     for noisy in ("py4j", "pyiceberg"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     is_ours = SparkSession.getActiveSession() is None
-    spark = session(f"penstock {name}", master, {"spark.log.level": "ERROR", "spark.ui.enabled": "false"} | given)
+    spark = session(f"penstock {name}", master, _SESSION | given)
     try:
         yield spark
     except PipelineError as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+import pyarrow as pa
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -29,9 +30,6 @@ from pyspark.sql.types import (
 
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.table_schema import FIELDS, REASON
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _PRIMITIVE: dict[str, DataType] = {
     "boolean": BooleanType(),
@@ -67,8 +65,6 @@ def decoded(schemas: Sequence[str], fields: StructType) -> Callable[..., Any]:
     result = StructType([StructField(FIELDS, fields), StructField(REASON, StringType())])
 
     def decode(values: pa.Array) -> pa.Array:
-        import pyarrow as pa
-
         read = _reader(schemas)
         structs, reasons = zip(*(read(value.as_py()) for value in values), strict=True) if len(values) else ((), ())
         columns = [
@@ -77,7 +73,9 @@ def decoded(schemas: Sequence[str], fields: StructType) -> Callable[..., Any]:
         ]
         return pa.StructArray.from_arrays(columns, [FIELDS, REASON])
 
-    return arrow_udf(decode, result, ArrowUDFType.SCALAR)
+    # Spark looks at the types, not at their names.
+    decode.__annotations__ = {"values": pa.Array, "return": pa.Array}
+    return arrow_udf(decode, returnType=result)  # type: ignore[call-overload, no-any-return]
 
 
 def _reader(schemas: Sequence[str]) -> Callable[[bytes | None], tuple[object, str | None]]:

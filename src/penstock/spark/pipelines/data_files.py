@@ -6,8 +6,9 @@ it is no file of ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +16,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as parquet
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.conf import RuntimeConfig
 
 from penstock.core.ids import TopicPartition
 from penstock.spark.pipelines.errors import PipelineError
@@ -25,8 +27,12 @@ DAY = "day"
 COMPRESSION = "zstd"
 _MILLISECONDS_OF_A_DAY = 86_400_000
 _READERS = 8
-# A task whose records are of few days writes them as they come; one of more days has to sort them first.
-_DAYS_AT_ONCE = "32"
+_SETTINGS = {
+    # What Iceberg asks for.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A task whose records are of few days writes them as they come; one of more days has to sort them first.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
+}
 
 OffsetsByPartition = Mapping[TopicPartition, tuple[int, int]]
 
@@ -49,13 +55,27 @@ def day_of(timestamp: str) -> Column:
 
 def write_by_day(records: DataFrame, directory: str, compression: str = COMPRESSION) -> None:
     """One directory for each day, in it one file for each task."""
-    conf = records.sparkSession.conf
-    conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # what Iceberg asks for
-    conf.set("spark.sql.maxConcurrentOutputFileWriters", _DAYS_AT_ONCE)
     by_day = records.withColumn(DAY, day_of("timestamp")).write.partitionBy(DAY)
     # A commit says that files are whole, not a file of Hadoop's.
     quiet = by_day.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    quiet.mode("errorifexists").option("compression", compression).parquet(directory)
+    with _settings(records.sparkSession.conf):
+        quiet.mode("errorifexists").option("compression", compression).parquet(directory)
+
+
+@contextmanager
+def _settings(conf: RuntimeConfig) -> Iterator[None]:
+    """For as long as it is needed: the session may be somebody else's."""
+    before = {key: conf.get(key, None) for key in _SETTINGS}
+    for key, value in _SETTINGS.items():
+        conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, known in before.items():
+            if known is None:
+                conf.unset(key)
+            else:
+                conf.set(key, known)
 
 
 def written_files(files: Files, directory: str) -> list[DataFile]:
