@@ -145,7 +145,9 @@ def _up_to(log: bytes, end_offset: int) -> tuple[int, int]:
     position = reached = 0
     while position + _HEADER_BYTES <= len(log):
         base_offset, length = _BATCH.unpack_from(log, position)
-        if base_offset >= end_offset or position + _BATCH.size + length > len(log):
+        # A power cut may leave zeros behind the last batch, up to the end of a page.
+        is_batch = length >= _HEADER_BYTES - _BATCH.size
+        if not is_batch or base_offset >= end_offset or position + _BATCH.size + length > len(log):
             break
         (last_delta,) = struct.unpack_from(">i", log, position + _LAST_DELTA_AT)
         reached = base_offset + last_delta + 1
