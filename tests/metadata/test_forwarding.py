@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.controller import forwarding
 from penstock.controller.brokers import initialize_cluster
 from penstock.controller.command_codec import encode_command
 from penstock.controller.commands import (
@@ -58,11 +59,17 @@ LIMITS = ConnectionLimits(
 
 
 class WatchedStore(SqliteStore):
-    """Tells the test of each commit that happened, before whoever committed hears of it."""
+    """Tells the test of each commit that happened, before whoever committed hears of it, and can be made to wait."""
 
     committed: Callable[[], None] | None = None
+    # While set, commits wait for it; `is_held` is set when one does.
+    held_until: asyncio.Event | None = None
+    is_held: asyncio.Event
 
     async def commit(self, transaction: Transaction) -> Committed:
+        if self.held_until is not None:
+            self.is_held.set()
+            await self.held_until.wait()
         outcome = await super().commit(transaction)
         if self.committed is not None:
             self.committed()
@@ -80,9 +87,8 @@ class Member:
         self.session = BrokerSession(store, self.follower, SystemClock(), ttl_ms=60_000)
         self.service = ControllerService(store, self.follower, broker_id, BrokerConfig, lambda: self.session.epoch)
         self.channels = Channels(credentials(broker_id, lambda: self.follower.image))
-        self.controller = Controller(
-            self.service, self.follower, broker_id, self.channels, keep_trying_ms=keep_trying_ms
-        )
+        self.repeating = Channels(credentials(broker_id, lambda: self.follower.image))
+        self.controller = a_controller(self, keep_trying_ms=keep_trying_ms)
         absent: Any = None  # what no request of these tests comes to
         broker = Broker(
             node_id=broker_id,
@@ -135,9 +141,16 @@ class Member:
     async def stop(self) -> None:
         self.listener.close()
         await self.channels.close()
+        await self.repeating.close()
         await self.tasks.stop()
         await self.follower.stop()
         await self.store.close()
+
+
+def a_controller(of: Member, *, keep_trying_ms: int) -> Controller:
+    return Controller(
+        of.service, of.follower, of.broker_id, of.channels, repeating=of.repeating, keep_trying_ms=keep_trying_ms
+    )
 
 
 @pytest.fixture
@@ -247,6 +260,24 @@ async def test_given_a_lost_answer_when_twice_does_no_harm_then_it_is_asked_agai
     assert one.metrics.requests == 2
 
 
+async def test_given_a_controller_that_takes_its_time_when_something_hasty_gives_up_then_nothing_else_is_lost(
+    members: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = members
+    monkeypatch.setattr(forwarding, "REPEATABLE_ANSWER_TIMEOUT_MS", 100)
+    hasty = a_controller(two, keep_trying_ms=0)
+    one.store.held_until, one.store.is_held = asyncio.Event(), asyncio.Event()
+    creating = two.tasks.spawn(two.controller.ask(topics("orders")), name="creating")
+    await asyncio.wait_for(one.store.is_held.wait(), 5)
+
+    late = await refused(hasty.ask(AllocateProducerIds()))
+    one.store.held_until.set()
+
+    assert late.code is ErrorCode.REQUEST_TIMED_OUT
+    (result,) = await asyncio.wait_for(creating, 5)
+    assert isinstance(result.outcome, CreatedTopic)
+
+
 async def gone(member: Member, *, for_whom: Member) -> None:
     """Until then a request may still be sent to it, and nobody knows what became of that."""
     channel = await for_whom.channels.to(member.listener.address)
@@ -261,7 +292,7 @@ async def test_given_a_controller_out_of_reach_when_asked_then_nothing_happens_a
 ) -> None:
     one, two = members
     await gone(one, for_whom=two)
-    impatient = Controller(two.service, two.follower, TWO, two.channels, keep_trying_ms=200)
+    impatient = a_controller(two, keep_trying_ms=200)
 
     late = await refused(impatient.ask(topics("orders")))
 

@@ -137,7 +137,9 @@ class SimulatedBroker:
         self.service = ControllerService(
             self.store, self.follower, self.broker_id, lambda: self.config, lambda: self.session.epoch
         )
-        self.controller = Controller(self.service, self.follower, self.broker_id, self._channels())
+        self.controller = Controller(
+            self.service, self.follower, self.broker_id, self._channels(), repeating=self._channels()
+        )
         replicas = Replicas(
             self.broker_id,
             image=lambda: self.follower.image,

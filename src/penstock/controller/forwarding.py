@@ -87,7 +87,11 @@ PAUSE_MS = 100
 
 
 class Controller:
-    """`ask` is for everybody on this broker; `decide` is for what other brokers ask."""
+    """`ask` is for everybody on this broker; `decide` is for what other brokers ask.
+
+    What is asked again when no answer comes soon has channels of its own, `repeating`: giving up ends a channel, and a
+    controller that is busy with a large command would have done that, and nobody be told.
+    """
 
     def __init__(
         self,
@@ -96,12 +100,14 @@ class Controller:
         broker_id: BrokerId,
         channels: Channels,
         *,
+        repeating: Channels,
         keep_trying_ms: int = KEEP_TRYING_MS,
     ) -> None:
         self._service = service
         self._follower = follower
         self._broker_id = broker_id
         self._channels = channels
+        self._repeating = repeating
         self._keep_trying_ms = keep_trying_ms
         self._controller_changed = asyncio.Event()
         follower.add_listener(self._image_changed)
@@ -131,11 +137,12 @@ class Controller:
         return await self._service.ask(command)
 
     async def _ask_there(self, command: Command[Reply], principal: str) -> Reply:
-        channel = await self._channels.to(self._address())
+        is_repeatable = FORWARDED[type(command)]
+        channel = await (self._repeating if is_repeatable else self._channels).to(self._address())
         body = await channel.request(
             AskControllerRequest(command=type(command).__name__, principal=principal, body=encode_command(command)),
             VERSION,
-            timeout_ms=REPEATABLE_ANSWER_TIMEOUT_MS if FORWARDED[type(command)] else ANSWER_TIMEOUT_MS,
+            timeout_ms=REPEATABLE_ANSWER_TIMEOUT_MS if is_repeatable else ANSWER_TIMEOUT_MS,
         )
         response = AskControllerResponse.decode(body, VERSION)
         if response.error_code:

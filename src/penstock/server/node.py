@@ -149,7 +149,10 @@ class Node:
             self._store, self._follower, self._node_id, self._current_config, lambda: self._session.epoch
         )
         self._channels = Channels(credentials(self._node_id, lambda: self._follower.image))
-        self._controller = Controller(self._service, self._follower, self._node_id, self._channels)
+        self._repeating_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
+        self._controller = Controller(
+            self._service, self._follower, self._node_id, self._channels, repeating=self._repeating_channels
+        )
         # Fetches wait at the other end, and what waits holds up what is behind it on its channel.
         self._fetch_channels = Channels(credentials(self._node_id, lambda: self._follower.image))
         # And acknowledgements wait for progress, which must not wait behind what is asked of a controller.
@@ -404,6 +407,7 @@ class Node:
         for listener in self._all_listeners:
             listener.close()
         await self._channels.close()
+        await self._repeating_channels.close()
         await self._fetch_channels.close()
         await self._progress_channels.close()
         await self._marker_channels.close()
