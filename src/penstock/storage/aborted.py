@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.storage.index import BadIndex
-from penstock.storage.log_file import ColdRead, FileSpan, LogPosition
+from penstock.storage.log_file import ColdRead, FileSpan, LogPosition, ReadAhead
 from penstock.storage.producers import Producers
 from penstock.storage.reader import segment_at
 from penstock.storage.replay import replay_batch
@@ -65,7 +65,9 @@ def _rebuild(segments: Sequence[Segment], at: int) -> None:
     producers = Producers()
     entries: list[TxnIndexEntry] = []
     for segment in segments[: at + 1]:
-        replayed = [replay_batch(producers, segment, each, 0) for each in segment.walk(0, segment.size, wait=True)]
+        file = ReadAhead(segment.file())
+        batches = segment.walk(0, segment.size, wait=True, file=file)
+        replayed = [replay_batch(producers, file, each, 0) for each in batches]
         entries = [entry for entry in replayed if entry is not None]
     segments[at].txn_index.replace(entries)
 

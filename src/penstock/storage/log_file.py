@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 _IOV_MAX = 1024
+_AHEAD_BYTES = 1024 * 1024
 
 # Errors that end when somebody makes room.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -58,6 +59,33 @@ class LogFile:
 
     def cut(self, length: int) -> None:
         os.ftruncate(self.fd, length)
+
+
+class ReadAhead:
+    """A file that is read from front to back: few large reads, however little is asked for each time.
+
+    Every read gives up the interpreter's lock, and threads that go through logs side by side wait longer to get it
+    back than for the page cache: on a busy machine starts took ten times as long. Where the reader leaves bytes out, as
+    between the headers of large batches, nothing is read that was not asked for.
+    """
+
+    __slots__ = ("_ahead_bytes", "_chunk", "_file", "_position")
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+        self._chunk: bytes | bytearray = b""
+        self._position = 0
+        self._ahead_bytes = 0
+
+    def read(self, length: int, position: int, *, wait: bool = True) -> bytes | bytearray:
+        """As LogFile.read."""
+        start = position - self._position
+        if start < 0 or start + length > len(self._chunk):
+            leaves_out = not 0 <= start <= len(self._chunk)
+            self._ahead_bytes = 0 if leaves_out else min(2 * self._ahead_bytes + length, _AHEAD_BYTES)
+            self._chunk = self._file.read(max(length, self._ahead_bytes), position, wait=wait)
+            self._position, start = position, 0
+        return self._chunk[start : start + length]
 
 
 class FileSpan(NamedTuple):

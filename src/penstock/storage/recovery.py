@@ -21,7 +21,7 @@ from penstock.storage.flush import DueSnapshot, Unflushed
 from penstock.storage.index import BadIndex
 from penstock.storage.leftovers import DirectoryListing, tidy
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_file import LogPosition, remove_if_there
+from penstock.storage.log_file import LogPosition, ReadAhead, remove_if_there
 from penstock.storage.producers import ProducerEntry, Producers
 from penstock.storage.reader import segment_at
 from penstock.storage.replay import batches_between, rebuild_producers, replay_batch
@@ -266,15 +266,16 @@ class _Repair:
         aborted: list[TxnIndexEntry] = []
         end = 0
         next_offset = segment.base_offset
+        ahead = ReadAhead(segment.file())
         batches = sound_batches_of(
-            segment, self._report.recovery_point, following_base_offset, is_compacted=self._config.is_compacted
+            segment, ahead, self._report.recovery_point, following_base_offset, is_compacted=self._config.is_compacted
         )
         for batch in batches:
             position, header = batch
             if position == 0:
                 segment.rolling_timestamp = header.max_timestamp
             builder.add(position, header)
-            ended = replay_batch(self._producers, segment, batch, self._now_ms)
+            ended = replay_batch(self._producers, ahead, batch, self._now_ms)
             if ended is not None:
                 aborted.append(ended)
             if header.partition_leader_epoch > self._epochs.latest_epoch:

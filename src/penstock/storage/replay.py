@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from penstock.protocol.batch import BatchHeader, ReadableBuffer
 from penstock.protocol.control import EndMarker, read_end_marker
 from penstock.storage import producer_snapshot
-from penstock.storage.log_file import remove_if_there
+from penstock.storage.log_file import ReadAhead, remove_if_there
 from penstock.storage.producers import ProducerEntry, Producers
 from penstock.storage.reader import segment_at
 from penstock.storage.segment import CorruptSegment, LocatedBatch, Segment
@@ -38,18 +38,18 @@ def rebuild_producers(
     entries, from_offset = load_snapshot(directory, kept, end_offset, now_ms)
     producers = Producers(entries)
     if from_offset < end_offset:
-        for segment, batch in batches_between(segments, from_offset, end_offset):
-            replay_batch(producers, segment, batch, now_ms)
+        for file, batch in batches_between(segments, from_offset, end_offset):
+            replay_batch(producers, file, batch, now_ms)
     return producers, [offset for offset in kept if offset <= from_offset]
 
 
-def replay_batch(producers: Producers, segment: Segment, batch: LocatedBatch, now_ms: int) -> TxnIndexEntry | None:
-    """What the batch adds to the segment's transaction index."""
+def replay_batch(producers: Producers, file: ReadAhead, batch: LocatedBatch, now_ms: int) -> TxnIndexEntry | None:
+    """What the batch adds to the transaction index of its segment, whose file it is read from."""
     position, header = batch
     if not header.is_control:
         producers.replay(header, now_ms)
         return None
-    return replay_control(producers, header, segment.file().read(header.size, position), 0, now_ms)
+    return replay_control(producers, header, file.read(header.size, position), 0, now_ms)
 
 
 def replay_control(
@@ -70,8 +70,8 @@ def _marker_at(header: BatchHeader, content: ReadableBuffer, position: int) -> E
 
 def batches_between(
     segments: Sequence[Segment], start_offset: int, end_offset: int
-) -> Iterator[tuple[Segment, LocatedBatch]]:
-    """The batches in this range. Where a segment is damaged, the rest of it is passed over."""
+) -> Iterator[tuple[ReadAhead, LocatedBatch]]:
+    """The batches in this range, and their files. Where a segment is damaged, the rest of it is passed over."""
     for segment in segments[max(0, segment_at(segments, start_offset)) :]:
         if segment.base_offset >= end_offset:
             return
@@ -79,9 +79,10 @@ def batches_between(
             first = segment.locate(start_offset, segment.size, wait=True)
             if first is None:
                 continue
-            for batch in segment.walk(first.position, segment.size, wait=True):
+            file = ReadAhead(segment.file())
+            for batch in segment.walk(first.position, segment.size, wait=True, file=file):
                 if batch.header.base_offset >= end_offset:
                     return
-                yield segment, batch
+                yield file, batch
         except CorruptSegment:
             continue

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from crc32c_rs import crc32c
 
 from penstock.protocol.batch import CRC_START, HEADER_BYTES, MAGIC, MAGIC_AT, BatchHeader, read_header, sound_batches
-from penstock.storage.log_file import LogFile
+from penstock.storage.log_file import LogFile, ReadAhead
 from penstock.storage.segment import CorruptSegment, LocatedBatch, Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -24,13 +24,13 @@ _LARGEST_GAP = 1 << 32
 
 
 def sound_batches_of(
-    segment: Segment, recovery_point: int, following_base_offset: int | None, *, is_compacted: bool
+    segment: Segment, ahead: ReadAhead, recovery_point: int, following_base_offset: int | None, *, is_compacted: bool
 ) -> Iterator[LocatedBatch]:
     """The segment's batches up to the first bad one. Below the recovery point CRCs are not computed again."""
     file = segment.file()
     next_offset = segment.base_offset
     position = 0
-    for batch in _flushed_batches(segment, recovery_point):
+    for batch in _flushed_batches(segment, ahead, recovery_point):
         if batch.header.base_offset < next_offset:
             return
         yield batch
@@ -48,9 +48,9 @@ def sound_batches_of(
         next_offset = header.next_offset
 
 
-def _flushed_batches(segment: Segment, recovery_point: int) -> Iterator[LocatedBatch]:
+def _flushed_batches(segment: Segment, ahead: ReadAhead, recovery_point: int) -> Iterator[LocatedBatch]:
     try:
-        for batch in segment.walk(0, segment.size, wait=True):
+        for batch in segment.walk(0, segment.size, wait=True, file=ahead):
             if batch.header.next_offset > recovery_point:
                 return
             yield batch

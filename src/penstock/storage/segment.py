@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.protocol.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, read_header
 from penstock.storage.descriptors import DESCRIPTORS
 from penstock.storage.index import MAX_RELATIVE_OFFSET, BadIndex, IndexEntry, OffsetIndex, TimeEntry, TimeIndex
-from penstock.storage.log_file import DISK_FULL, ColdRead, LogFile, remove_if_there, write_all
+from penstock.storage.log_file import DISK_FULL, ColdRead, LogFile, ReadAhead, remove_if_there, write_all
 from penstock.storage.txn_index import SUFFIX as TXN_INDEX_SUFFIX
 from penstock.storage.txn_index import TxnIndex
 
@@ -315,15 +315,18 @@ class Segment:
 
     # Reading
 
-    def walk(self, start: int, end: int, *, wait: bool) -> Iterator[LocatedBatch]:
-        """The batches from the one at `start`, until `end`. CorruptSegment where there is none."""
-        file = self.file()
+    def walk(self, start: int, end: int, *, wait: bool, file: ReadAhead | None = None) -> Iterator[LocatedBatch]:
+        """The batches from the one at `start`, until `end`. CorruptSegment where there is none.
+
+        Whoever goes through all of a segment has a `file` that reads ahead.
+        """
+        source = file or self.file()
         position = start
         chunk: bytes | bytearray = b""
         cursor = 0
         while position < end:
             if cursor + HEADER_BYTES > len(chunk):
-                chunk, cursor = file.read(min(_WALK_CHUNK_BYTES, end - position), position, wait=wait), 0
+                chunk, cursor = source.read(min(_WALK_CHUNK_BYTES, end - position), position, wait=wait), 0
                 if len(chunk) < HEADER_BYTES:
                     if not wait:
                         raise ColdRead
