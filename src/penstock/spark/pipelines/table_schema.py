@@ -69,8 +69,12 @@ def records_of(source: DataFrame) -> DataFrame:
 def evolved(table: StructType, wanted: StructType, where: str = "") -> StructType:
     """What the table has and, behind it, what is new. Raises PipelineError."""
     fields = {field.name: field for field in table.fields}
+    spelled = {name.lower(): name for name in fields}
     for field in wanted.fields:
         name = f"{where}{field.name}"
+        there = spelled.setdefault(field.name.lower(), field.name)
+        if there != field.name:  # one and the same to Spark, which could not read a table that has both
+            raise PipelineError(f"the table has another schema: {name} differs from {there} of the table in case only")
         known = fields.get(field.name)
         data_type = field.dataType if known is None else _evolved_type(known.dataType, field.dataType, name)
         fields[field.name] = StructField(field.name, data_type)
