@@ -100,7 +100,7 @@ def test_given_a_log_that_begins_anew_then_its_files_are_kept_and_its_name_and_c
 
 
 def test_given_a_start_when_it_ends_without_closing_then_the_next_one_is_unclean(tmp_path: Path) -> None:
-    """traps A7: the marker goes first thing at the start."""
+    """traps A7: the marker goes before the first log is opened."""
     data, logs = a_directory_with_logs(tmp_path)
     data.close(logs, {})
     second, _ = open_all(tmp_path)
@@ -110,6 +110,17 @@ def test_given_a_start_when_it_ends_without_closing_then_the_next_one_is_unclean
 
     assert not again.was_clean
     assert all(log.recovery_report is not None for log in opened.values())
+
+
+def test_given_a_start_when_it_ends_before_the_logs_are_opened_then_the_next_one_is_clean(tmp_path: Path) -> None:
+    data, logs = a_directory_with_logs(tmp_path)
+    data.close(logs, {}, broker_epoch=17)
+    DataDirectory.open(str(tmp_path)).release()
+
+    again, opened = open_all(tmp_path)
+
+    assert (again.was_clean, again.broker_epoch) == (True, 17)
+    assert all(log.recovery_report is None for log in opened.values())
 
 
 def test_given_a_log_that_cannot_be_closed_when_the_directory_is_closed_then_there_is_no_marker(

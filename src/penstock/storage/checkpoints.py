@@ -226,15 +226,17 @@ def forget_damage(log_directory: str) -> None:
         os.unlink(f"{log_directory}/{DAMAGE}")
 
 
-def take_clean_shutdown(data_directory: str) -> int | None:
-    """Removes the marker, durably, and tells its broker epoch (-1: it names none). None: the stop was not clean."""
-    path = f"{data_directory}/{CLEAN_SHUTDOWN}"
-    text = read_text(path)
+def read_clean_shutdown(data_directory: str) -> int | None:
+    """The broker epoch of the marker (-1: it names none). None: the stop was not clean."""
+    text = read_text(f"{data_directory}/{CLEAN_SHUTDOWN}")
     if text is None:
         return None
-    os.unlink(path)
-    sync_directory(data_directory)
     try:
         return int(json.loads(text)["broker_epoch"])
     except (ValueError, KeyError, TypeError):
         return -1
+
+
+def remove_clean_shutdown(data_directory: str) -> None:
+    os.unlink(f"{data_directory}/{CLEAN_SHUTDOWN}")
+    sync_directory(data_directory)

@@ -2,8 +2,8 @@
 
 What must stay true:
 - One broker at a time: the lock is held as long as the directory is used.
-- The clean-shutdown marker is the last thing written and the first thing removed, each durably. Without it every log
-  is checked from its recovery point on.
+- The clean-shutdown marker is the last thing written, and removed before the first log is opened, each durably. Without
+  it every log is checked from its recovery point on. A start that is refused before that leaves it.
 - Nothing is deleted because it is not understood. A directory that no topic claims is renamed and kept. A data
   directory with partitions that does not say whose they are is not used: any broker but theirs would remove them.
 - A name can be used again at once: before a log's directory is renamed away, its checkpoints are gone.
@@ -82,7 +82,7 @@ class DataDirectory:
         self.last_session = LastSession(path, lock_fd)
         # What `claim` calls a directory that has no id yet.
         self.new_directory_id = _new_directory_id()
-        epoch = checkpoints.take_clean_shutdown(path)
+        epoch = checkpoints.read_clean_shutdown(path)
         self.was_clean = epoch is not None
         # Whether what was written before, and not flushed, is there as it was: a process was killed, not a machine.
         self._page_cache = page_cache_id(path)
@@ -147,7 +147,9 @@ class DataDirectory:
     # Logs
 
     def load(self, claim: Claim, now_ms: int) -> dict[TopicPartition, Log]:
-        """Opens the logs of all partitions that `claim` knows, several at a time."""
+        """Opens the logs of all partitions that `claim` knows, several at a time. Once: the stop is clean no more."""
+        if self.was_clean:
+            checkpoints.remove_clean_shutdown(self.path)
         with ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open-log") as pool:
             opened = dict(pool.map(lambda tp: (tp, self._open(tp, claim, now_ms)), self._partitions()))
         if not self.was_clean:
