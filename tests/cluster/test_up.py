@@ -178,6 +178,17 @@ def test_given_a_directory_that_is_in_use_or_not_a_clusters_then_refused(tmp_pat
     assert shared.brokers() == before
 
 
+def test_given_a_file_as_the_directory_then_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    refused = penstock("up", "--data-dir", str(tmp_path / "file"))
+
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        f"penstock up: {tmp_path}/file is a file, or in one: name a directory\n",
+    )
+
+
 def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli.main", *arguments], capture_output=True, text=True, timeout=60

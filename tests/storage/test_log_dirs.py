@@ -112,6 +112,14 @@ def test_given_a_start_when_it_ends_without_closing_then_the_next_one_is_unclean
     assert all(log.recovery_report is not None for log in opened.values())
 
 
+def test_given_a_file_when_opened_as_a_directory_then_it_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    for path in (tmp_path / "file", tmp_path / "file" / "data"):
+        with pytest.raises(DirectoryRefused, match=f"{path} is a file"):
+            DataDirectory.open(str(path))
+
+
 def test_given_a_start_when_it_ends_before_the_logs_are_opened_then_the_next_one_is_clean(tmp_path: Path) -> None:
     data, logs = a_directory_with_logs(tmp_path)
     data.close(logs, {}, broker_epoch=17)

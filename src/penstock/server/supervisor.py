@@ -84,7 +84,10 @@ def run(plan: ClusterPlan) -> int:
 
 @contextlib.contextmanager
 def _sole_use_of(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise Refused(f"{directory} is a file, or in one: name a directory") from None
     if (directory / "meta.properties").exists():
         raise Refused(f"{directory} is the data directory of one broker: give the cluster one of its own")
     with (directory / ".lock").open("w") as lock:

@@ -100,7 +100,10 @@ class DataDirectory:
     @classmethod
     def open(cls, path: str) -> DataDirectory:
         """Makes the directory if need be and locks it. Raises DirectoryRefused."""
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DirectoryRefused(f"{path} is a file, or in one: name a directory") from None
         lock_fd = os.open(f"{path}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
