@@ -1,5 +1,5 @@
 # make run and make test are all a newcomer needs; both set up everything on their own.
-.PHONY: run test check install chaos bench demo docs protos format clean
+.PHONY: run test check install chaos bench bench-quick bench-promises demo docs protos format clean
 
 PYTHON := .venv/bin/python
 DATA ?= .data/run
@@ -26,7 +26,16 @@ check: install
 chaos: install
 	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos tests/simulation tests/spark/test_*_kill.py
 
+# Beside Apache Kafka and others: every row into bench/results/latest.json. ARGS=--resume goes on with a run that was stopped.
 bench: install
+	@$(PYTHON) -m bench.side_by_side $(ARGS)
+
+# The main rows in under five minutes.
+bench-quick: install
+	@$(PYTHON) -m bench.side_by_side --quick --repeat 3 $(ARGS)
+
+# Penstock alone, beside the limits of this machine; fails when a promise is not kept.
+bench-promises: install
 	@$(PYTHON) -m bench $(ARGS)
 
 # A broker, a click-stream, and Spark: archive, windows, audit. ARGS=--stay keeps the broker.

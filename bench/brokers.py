@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tests.testkit import Broker, Cluster, KafkaBroker
 from tests.testkit.broker_process import BrokerProcess
+from tests.testkit.kafka_cluster import KafkaCluster
 from tests.testkit.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,6 +68,12 @@ class ApacheKafka(KafkaBroker):
     def _command(self) -> list[str]:
         java, *arguments = super()._command()
         return [java, *KAFKA_JVM_OPTIONS, *(argument for argument in arguments if not argument.startswith("-X"))]
+
+
+class ApacheKafkaCluster(KafkaCluster):
+    """Nodes of Apache Kafka that are broker and controller at once."""
+
+    BROKER = ApacheKafka
 
 
 SYSTEMS: Mapping[str, type[BrokerProcess]] = {"penstock": Penstock, "kafka": ApacheKafka}

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from tests.testkit import RawClient
 from tests.testkit.asking import a_batch, produce
 from tests.testkit.cluster import Cluster
+from tests.testkit.kafka_cluster import KafkaCluster
 from tests.testkit.waiting import eventually
 
 from bench import brokers
@@ -37,6 +38,8 @@ AT_LEAST = 3
 PATIENCE_S = 60
 PAUSE_S = 0.002
 AROUND_S = 1.0
+
+AnyCluster = Cluster | KafkaCluster
 
 
 def handover_rows(system: str, directory: Path, repeat: int) -> list[Row]:
@@ -91,11 +94,11 @@ def failover_rows(name: str, settings: Mapping[str, Any], system: str, directory
         return []
     with brokers.PenstockCluster.start(directory, len(REPLICAS), **settings) as cluster:
         brokers.create_topic(cluster[1], TOPIC, 1, {}, [REPLICAS])
-        unavailable = [_kill_leader(cluster) for _ in range(max(AT_LEAST, repeat))]
+        unavailable = [kill_leader(cluster) for _ in range(max(AT_LEAST, repeat))]
     return [Row(name, system, {"failover_s": max(unavailable)}, (min(unavailable), max(unavailable)))]
 
 
-def _kill_leader(cluster: Cluster) -> float:
+def kill_leader(cluster: AnyCluster) -> float:
     """Seconds until somebody else has acknowledged a record on behalf of all replicas."""
     killed = _leader(cluster)
     with ExitStack() as stack:
@@ -119,12 +122,12 @@ def _kill_leader(cluster: Cluster) -> float:
     return elapsed_s
 
 
-def _leader(cluster: Cluster) -> int:
+def _leader(cluster: AnyCluster) -> int:
     with RawClient(cluster.running[0].address) as client:
         return eventually(lambda: max(0, _partition(client).leader_id), PATIENCE_S, "nobody leads")
 
 
-def _until_in_sync(cluster: Cluster) -> None:
+def _until_in_sync(cluster: AnyCluster) -> None:
     with RawClient(cluster.running[0].address) as client:
         eventually(
             lambda: len(_partition(client).isr_nodes) == len(REPLICAS), PATIENCE_S, "a replica does not come back"

@@ -120,13 +120,15 @@ def large_group(address: tuple[str, int]) -> tuple[float, float, float]:
     with Probe(address) as probe:
         time.sleep(2)
     idle_ms = probe.longest_ms
-    members, join = asyncio.run(_large_group(address))
+    members, join = asyncio.run(large_group_once(address))
     del members
     return join[0], idle_ms, join[1]
 
 
-async def _large_group(address: tuple[str, int]) -> tuple[list["Member"], tuple[float, float]]:
-    group = "bench-large"
+async def large_group_once(
+    address: tuple[str, int], group: str = "bench-large"
+) -> tuple[list["Member"], tuple[float, float]]:
+    """The members, the longest that another client waited, and the seconds until all had their assignment again."""
     await _find_coordinator(address, group)
     members = [Member(group, await Connection.open(address)) for _ in range(LARGE_GROUP_MEMBERS)]
     await asyncio.gather(*(member.ask_for_id() for member in members))

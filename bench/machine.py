@@ -38,16 +38,33 @@ def in_own_process(function: Callable[..., Answer], *arguments: object) -> Answe
 
 def loopback_row(scenario: str, chunk_bytes: int, directory: Path, repeat: int) -> Row:
     del directory
-    return _speed_row(scenario, [_received_mb_per_s(_send_until_closed, chunk_bytes) for _ in range(repeat)])
+    return _speed_row(scenario, [loopback_mb_per_s(chunk_bytes) for _ in range(repeat)])
 
 
 def sendfile_row(directory: Path, repeat: int) -> Row:
     """The same from a file in the page cache, by sendfile: what a fetch over loopback costs without any broker."""
+    with sendfile_probe(directory) as path:
+        speeds = [sendfile_mb_per_s(path) for _ in range(repeat)]
+    return _speed_row("sendfile-1m", speeds)
+
+
+@contextmanager
+def sendfile_probe(directory: Path) -> Iterator[Path]:
+    """A file in the page cache."""
     path = directory / "sendfile-probe"
     path.write_bytes(os.urandom(SENDFILE_BYTES))
-    speeds = [_received_mb_per_s(_sendfile_until_closed, path) for _ in range(repeat)]
-    path.unlink()
-    return _speed_row("sendfile-1m", speeds)
+    try:
+        yield path
+    finally:
+        path.unlink()
+
+
+def sendfile_mb_per_s(path: Path) -> float:
+    return _received_mb_per_s(_sendfile_until_closed, path)
+
+
+def loopback_mb_per_s(chunk_bytes: int) -> float:
+    return _received_mb_per_s(_send_until_closed, chunk_bytes)
 
 
 def page_cache_row(directory: Path, repeat: int) -> Row:
@@ -69,7 +86,7 @@ def _received_mb_per_s(send: Callable[[int, Argument], None], argument: Argument
     """One process sends as fast as it can, this one receives; the clock starts at the first byte.
 
     Each has a core of its own, as a broker and its client have: on one core they would only take turns, which in a
-    virtual machine is faster than waking each other.
+    virtual machine is faster than waking each other. That this process is pinned to one already does not matter.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = SPAWN.Process(target=_on_first_core, args=(send, server.getsockname()[1], argument))
@@ -96,6 +113,7 @@ def _last_core() -> Iterator[None]:
 
 
 def _on_first_core(send: Callable[[int, Argument], None], port: int, argument: Argument) -> None:
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # a parent on the last core would have it stay there
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     send(port, argument)
 

@@ -25,6 +25,7 @@ WINDOW_REQUESTS = 64
 WINDOW_BYTES = 8 << 20
 SEND_BUFFER_BYTES = 1 << 20
 LEADER_TIMEOUT_S = 30
+LEADER_PAUSE_S = 0.05
 LATENCY_RATE_PER_S = 1_000
 LATENCY_SECONDS = 8
 
@@ -140,12 +141,14 @@ def produce_exchanges(address: tuple[str, int], topic: str, batch: wire.Batch, s
     with socket.create_connection(address) as connection:
         for partition in range(scenario.connections):
             request = wire.produce_request(topic, partition, batch, scenario.acks)
-            response = _first_success(connection, request, wire.produce_error_position(topic))
+            response = first_success(connection, request, wire.produce_error_position(topic))
             exchanges.append(_exchange(request, response, wire.produce_error_position(topic)))
     return exchanges
 
 
-def _first_success(connection: socket.socket, request: bytes, error_position: int) -> bytes:
+def first_success(
+    connection: socket.socket, request: bytes, error_position: int, pause_s: float = LEADER_PAUSE_S
+) -> bytes:
     """A topic's leader may need a moment to know that it leads."""
     deadline = time.monotonic() + LEADER_TIMEOUT_S
     while True:
@@ -155,7 +158,7 @@ def _first_success(connection: socket.socket, request: bytes, error_position: in
             return response
         if time.monotonic() > deadline:
             raise TimeoutError(f"Produce is answered with error code {error_code}")
-        time.sleep(0.05)
+        time.sleep(pause_s)
 
 
 def _stub_exchange(scenario: Produce, batch: wire.Batch) -> tuple[Exchange, bytes]:

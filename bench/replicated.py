@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import TopicCollection
 from tests.testkit.broker_process import BrokerProcess
 
-from bench import brokers, wire
+from bench import brokers
 from bench.measuring import Run, measure_all, throughput_row
 from bench.raw_produce import ACKS_ALL, Produce, check_end_offsets, produce_exchanges
 from bench.replay import replay
@@ -35,8 +35,8 @@ def replicated_rows(system: str, directory: Path, repeat: int) -> list[Row]:
             brokers.PenstockCluster.start(directory, len(REPLICAS), log_segment_delete_delay_ms=brokers.DELETE_DELAY_MS)
         )
         for repetition in range(repeat + 1):
-            alone.append(_produce_once([single], (), batch, repetition))
-            together.append(_produce_once(list(cluster), REPLICAS, batch, repetition))
+            alone.append(produce_once([single], (), LOAD, f"bench-{NAME}-{repetition}"))
+            together.append(produce_once(list(cluster), REPLICAS, LOAD, f"bench-{NAME}-{repetition}"))
     # The first repetition warms the brokers up and is not counted.
     rows = [
         throughput_row(name, system, LOAD.figure, runs[1:], LOAD.requests, len(batch.data))
@@ -46,14 +46,13 @@ def replicated_rows(system: str, directory: Path, repeat: int) -> list[Row]:
     return [rows[0], Row(NAME, system, {**rows[1].figures, "single_share": share}, rows[1].spread)]
 
 
-def _produce_once(members: Sequence[BrokerProcess], replicas: Sequence[int], batch: wire.Batch, repetition: int) -> Run:
+def produce_once(members: Sequence[BrokerProcess], replicas: Sequence[int], load: Produce, topic: str) -> Run:
     """The first of the brokers leads."""
-    leader, topic = members[0], f"bench-{NAME}-{repetition}"
-    partitions = LOAD.connections
-    brokers.create_topic(leader, topic, partitions, LOAD.configs, [replicas] * partitions if replicas else ())
-    exchanges = produce_exchanges(leader.address, topic, batch, LOAD)
-    run = measure_all(members, replay, leader.address, exchanges, LOAD.requests_per_connection)
-    check_end_offsets(leader, topic, batch, LOAD)
+    leader, batch, partitions = members[0], load.batch(), load.connections
+    brokers.create_topic(leader, topic, partitions, load.configs, [replicas] * partitions if replicas else ())
+    exchanges = produce_exchanges(leader.address, topic, batch, load)
+    run = measure_all(members, replay, leader.address, exchanges, load.requests_per_connection)
+    check_end_offsets(leader, topic, batch, load)
     assert len(_in_sync(leader, topic)) == max(1, len(replicas)), f"{topic} has lost a replica"
     brokers.delete_topic(leader, topic)
     for each in members[1:]:

@@ -84,13 +84,13 @@ def serial_rows(broker: BrokerProcess, system: str, repeat: int) -> list[Row]:
         for scenario in IN_TURNS:
             topic = f"bench-{scenario.name}-{repetition}"
             brokers.create_topic(broker, topic, 1, {**scenario.configs, **ONE_SEGMENT})
-            _flush_coordinator(broker, scenario.configs)
+            flush_coordinator(broker, scenario.configs)
             run = measure(broker, serial, broker.address, topic, scenario)
             if repetition:  # the first one warms up
                 runs[scenario.name].append(run)
             _check_end_offset(broker, topic, scenario)
             brokers.delete_topic(broker, topic)
-    _flush_coordinator(broker, brokers.FLUSH_EACH)
+    flush_coordinator(broker, brokers.FLUSH_EACH)
     return [_serial_row(scenario, system, runs[scenario.name]) for scenario in IN_TURNS]
 
 
@@ -104,7 +104,7 @@ def _serial_row(scenario: Serial, system: str, runs: list[Run]) -> Row:
     return Row(scenario.name, system, figures, (min(rates), max(rates)))
 
 
-def _flush_coordinator(broker: BrokerProcess, configs: Mapping[str, str]) -> None:
+def flush_coordinator(broker: BrokerProcess, configs: Mapping[str, str]) -> None:
     """Whether the coordinator's own log is acknowledged from the disk or from the page cache."""
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()]
     wanted = ConfigResource(ResourceType.TOPIC, STATE_TOPIC, incremental_configs=entries)

@@ -8,8 +8,10 @@ Transactions are asked for one after the other, so their requests are encoded wh
 import random
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import cramjam
 from crc32c import crc32c
 
 PRODUCE_KEY, PRODUCE_VERSION = 0, 10
@@ -34,6 +36,8 @@ FETCH_RECORDS_POSITION = FETCH_ABORTED_POSITION + 1 + 4
 # InitProducerId and EndTxn: the error code, then, since EndTxn v5, the producer id and epoch.
 PRODUCER_ERROR_POSITION = 4 + 4 + 1 + 4
 TRANSACTIONAL, READ_COMMITTED = 0x10, 1
+# The codecs by their numbers in a batch's attributes.
+CODECS = {"none": 0, "lz4": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +77,28 @@ def compact_string(text: bytes) -> bytes:
     return uvarint(len(text) + 1) + text
 
 
-def record(value: bytes, offset_delta: int) -> bytes:
-    """A record without key and headers, at the batch's base timestamp."""
-    body = b"\x00" + varint(0) + varint(offset_delta) + varint(-1) + varint(len(value)) + value + varint(0)
+def record(value: bytes, offset_delta: int, key: bytes | None = None) -> bytes:
+    """A record without headers, at the batch's base timestamp."""
+    key_part = varint(-1) if key is None else varint(len(key)) + key
+    body = b"\x00" + varint(0) + varint(offset_delta) + key_part + varint(len(value)) + value + varint(0)
     return varint(len(body)) + body
 
 
-def batch_of(values: list[bytes]) -> Batch:
+def batch_of(values: list[bytes], codec: str = "none") -> Batch:
     records = b"".join(record(value, offset_delta) for offset_delta, value in enumerate(values))
-    return _batch(records, len(values), NOBODY, -1)
+    return batch_of_records(records, len(values), codec)
+
+
+def batch_of_records(records: bytes, records_count: int, codec: str = "none") -> Batch:
+    """Of records that are encoded already."""
+    return _batch(_lz4(records) if codec == "lz4" else records, records_count, NOBODY, -1, CODECS[codec])
+
+
+def _lz4(records: bytes) -> bytes:
+    """Blocks that do not refer to each other: Java's reader knows no others."""
+    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+    compressor.compress(records)
+    return bytes(compressor.finish())
 
 
 def numbered(batch: Batch, producer: Producer, base_sequence: int) -> Batch:
@@ -89,8 +106,8 @@ def numbered(batch: Batch, producer: Producer, base_sequence: int) -> Batch:
     return _batch(batch.data[BATCH_HEADER_SIZE:], batch.records_count, producer, base_sequence)
 
 
-def _batch(records: bytes, records_count: int, producer: Producer, base_sequence: int) -> Batch:
-    attributes = TRANSACTIONAL if producer.transactional_id else 0
+def _batch(records: bytes, records_count: int, producer: Producer, base_sequence: int, codec: int = 0) -> Batch:
+    attributes = codec | (TRANSACTIONAL if producer.transactional_id else 0)
     numbers = (producer.producer_id, producer.producer_epoch, base_sequence, records_count)
     fields = struct.pack(">hiqqqhii", attributes, records_count - 1, TIMESTAMP_MS, TIMESTAMP_MS, *numbers)
     checked = fields + records
@@ -146,10 +163,20 @@ def fetch_request(
     topic_id: bytes, partition: int, fetch_offset: int, max_bytes: int, isolation_level: int = 0
 ) -> bytes:
     """A consumer's fetch outside any session (epoch -1), which does not wait when there is nothing."""
-    max_wait_ms, min_bytes = 0, 1
+    return fetch_partitions_request(topic_id, {partition: fetch_offset}, max_bytes, isolation_level)
+
+
+def fetch_partitions_request(
+    topic_id: bytes, offsets: Mapping[int, int], max_bytes_each: int, isolation_level: int = 0, max_wait_ms: int = 0
+) -> bytes:
+    """The same of several partitions at once, by their offsets."""
+    min_bytes, max_bytes = 1, max_bytes_each * len(offsets)
     head = struct.pack(">iiibii", max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1)
-    partition_data = struct.pack(">iiqiqi", partition, -1, fetch_offset, -1, -1, max_bytes) + NO_TAGS
-    topic_data = topic_id + uvarint(1 + 1) + partition_data + NO_TAGS
+    partitions = b"".join(
+        struct.pack(">iiqiqi", partition, -1, fetch_offset, -1, -1, max_bytes_each) + NO_TAGS
+        for partition, fetch_offset in offsets.items()
+    )
+    topic_data = topic_id + uvarint(len(offsets) + 1) + partitions + NO_TAGS
     no_forgotten_topics, no_rack = uvarint(0 + 1), compact_string(b"")
     return frame(FETCH_KEY, FETCH_VERSION, head + uvarint(1 + 1) + topic_data + no_forgotten_topics + no_rack + NO_TAGS)
 
@@ -213,13 +240,31 @@ def fetched_records(response: bytes) -> bytes:
     for position in (FETCH_ERROR_POSITION, FETCH_PARTITION_ERROR_POSITION):
         if error_code := int16_at(response, position):
             raise RuntimeError(f"Fetch was answered with error code {error_code}")
-    length, shift, position = 0, 0, FETCH_RECORDS_POSITION
+    length, position = uvarint_at(response, FETCH_RECORDS_POSITION)
+    return response[position : position + length - 1]
+
+
+def uvarint_at(data: bytes, position: int) -> tuple[int, int]:
+    """The number, and where the next field begins."""
+    value, shift = 0, 0
     while True:
-        byte = response[position]
-        length |= (byte & 0x7F) << shift
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
         position, shift = position + 1, shift + 7
         if byte < 0x80:
-            return response[position : position + length - 1]
+            return value, position
+
+
+def fetch_error_positions(response: bytes) -> tuple[int, ...]:
+    """Where the error codes of a Fetch response of one topic stand: its own, then that of every partition."""
+    positions = [FETCH_ERROR_POSITION]
+    count, position = uvarint_at(response, FETCH_ERROR_POSITION + 2 + 4 + 1 + 16)
+    for _ in range(count - 1):
+        positions.append(position + 4)
+        records_position = position + FETCH_RECORDS_POSITION - FETCH_PARTITION_ERROR_POSITION + 4
+        length, position = uvarint_at(response, records_position)
+        position += length - 1 + len(NO_TAGS)
+    return tuple(positions)
 
 
 def exchange(connection: socket.socket, request: bytes) -> bytes:

@@ -28,12 +28,21 @@ class KafkaBroker(BrokerProcess):
     def properties_path(self) -> Path:
         return self.data.with_name(self.name + ".properties")
 
+    def format(self) -> None:
+        """Makes its directory ready, which takes a virtual machine of its own; a start does it if nobody did."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.port = self.port or free_port()
+        self._write_properties()
+        tool = [*java_command(), "-cp", CLASS_PATH, "kafka.tools.StorageTool"]
+        arguments = ["format", "-t", _CLUSTER_ID, "-c", str(self.properties_path)]
+        subprocess.run([*tool, *arguments], check=True, capture_output=True, text=True)
+
     def _command(self) -> list[str]:
         self._ready_lines_expected += 1
         self.port = self.port or free_port()
-        self._write_properties()
         if not (self.data / "meta.properties").exists():
-            self._format()
+            self.format()
+        self._write_properties()
         return [
             *java_command("-Xmx512m", "-Dtest.log.level=INFO"),
             "-cp",
@@ -66,8 +75,3 @@ class KafkaBroker(BrokerProcess):
             **self.settings,
         }
         self.properties_path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-
-    def _format(self) -> None:
-        tool = [*java_command(), "-cp", CLASS_PATH, "kafka.tools.StorageTool"]
-        arguments = ["format", "-t", _CLUSTER_ID, "-c", str(self.properties_path)]
-        subprocess.run([*tool, *arguments], check=True, capture_output=True, text=True)

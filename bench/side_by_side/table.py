@@ -1,0 +1,226 @@
+"""Every row of the benchmark with its goal, in the order of the result: what was promised before it was measured."""
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from bench.raw_produce import ACKS_ALL
+from bench.side_by_side import clusters, compacting, coordination, reading, starting
+from bench.side_by_side.latency import CONSUMERS_COUNT, SECONDS, EndToEnd, acknowledgement, end_to_end
+from bench.side_by_side.library_clients import CLIENTS, library_throughput
+from bench.side_by_side.loads import LOADS, VOLUME_BYTES, Load
+from bench.side_by_side.raw_throughput import raw_throughput
+from bench.side_by_side.rows import (
+    AT_LEAST,
+    AT_MOST,
+    FSYNC,
+    KAFKA,
+    MACHINE,
+    PENSTOCK,
+    STUB,
+    Goal,
+    Row,
+    Scenario,
+)
+from bench.side_by_side.single_records import single_records
+
+THROUGHPUT = Goal(AT_LEAST, 1.3)
+CPU = Goal(AT_MOST, 0.5)
+LATENCY = Goal(AT_MOST, 0.5)
+AS_MUCH = Goal(AT_LEAST, 1.0)
+FIFTH = Goal(AT_MOST, 0.2)
+FLUSHED_ACKNOWLEDGEMENT = Goal(AT_MOST, 1.0, under=10)
+OF_THE_MACHINE = Goal(AT_LEAST, 0.8, of=MACHINE)
+
+SIZE_ON_DISK = ("1kb-1p-none", "1kb-1p-lz4")
+LOADED = "1kb-12p-none"
+QUICK = (
+    *("limit-*", "bulk-fetch", "*-raw-1kb-1p-none", "single-record-8c", "latency-*-1000-acks-1", "ack-*-fsync"),
+    *("transactions", "cold-start", "memory-idle"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much of everything; a row's meaning does not depend on it."""
+
+    volume_bytes: int = VOLUME_BYTES
+    counts_share: float = 1.0
+    """Of messages and requests."""
+    seconds: float = SECONDS
+
+    def count(self, full: int) -> int:
+        return max(64, int(full * self.counts_share))
+
+
+FULL, SMALL = Effort(), Effort(192 << 20, 0.5, 3.0)
+TINY = Effort(16 << 20, 0.02, 1.0)
+
+
+def scenarios(effort: Effort = FULL) -> list[Scenario]:
+    return [
+        *_limits(effort),
+        *(_raw(load, effort) for load in LOADS),
+        *(_single(connections, effort) for connections in (1, 8, 64)),
+        *_latencies(effort),
+        *_reading(effort),
+        *_coordination(effort),
+        *(_library(name, load, effort) for name in CLIENTS for load in LOADS),
+        *_alone(effort),
+        *_clusters(effort),
+    ]
+
+
+def _limits(effort: Effort) -> list[Scenario]:
+    systems = (PENSTOCK, KAFKA, MACHINE)
+    bulk = Row("bulk-fetch", "mb_per_s", "MB/s", OF_THE_MACHINE)
+    return [
+        Scenario((Row("limit-loopback", "mb_per_s", "MB/s"),), reading.loopback, (MACHINE,)),
+        Scenario((bulk,), partial(reading.bulk_fetch, effort.volume_bytes), systems),
+    ]
+
+
+def _raw(load: Load, effort: Effort) -> Scenario:
+    rows = [
+        Row(f"produce-raw-{load.name}", "produce_mb_per_s", "MB/s", THROUGHPUT),
+        Row(f"consume-raw-{load.name}", "consume_mb_per_s", "MB/s", THROUGHPUT),
+        Row(f"cpu-in-raw-{load.name}", "produce_cpu_s_per_gb", "CPU s/GB", CPU, higher_is_better=False),
+        Row(f"cpu-out-raw-{load.name}", "consume_cpu_s_per_gb", "CPU s/GB", CPU, higher_is_better=False),
+    ]
+    if load.name == LOADED:
+        rows.append(Row("memory-loaded", "peak_mb", "MB", higher_is_better=False))
+    if load.name in SIZE_ON_DISK:
+        rows.append(Row(f"size-on-disk-{load.name}", "disk_mb_per_gb", "MB per GB", higher_is_better=False))
+    return Scenario(tuple(rows), partial(raw_throughput, load, effort.volume_bytes))
+
+
+def _single(connections: int, effort: Effort) -> Scenario:
+    rows = (
+        Row(f"single-record-{connections}c", "requests_per_s", "requests/s", AS_MUCH),
+        Row(f"single-record-{connections}c-cpu", "cpu_us_each", "CPU us each", higher_is_better=False),
+    )
+    return Scenario(rows, partial(single_records, connections, effort.count(120_000)))
+
+
+def _latencies(effort: Effort) -> list[Scenario]:
+    found = []
+    for messages_per_s in (1_000, 20_000):
+        for acks, acks_name in ((1, "1"), (ACKS_ALL, "all")):
+            name = f"{messages_per_s}-acks-{acks_name}"
+            judged = ("p50", "p99") if messages_per_s == 1_000 else ()
+            work = partial(end_to_end, EndToEnd(messages_per_s, acks, seconds=effort.seconds))
+            found.append(Scenario(_percentiles("latency", name, judged), work))
+    flushed = Row("ack-p99-1000-fsync", "p99_ms", "ms", FLUSHED_ACKNOWLEDGEMENT, False, FSYNC)
+    others = [Row(f"ack-{each}-1000-fsync", f"{each}_ms", "ms", None, False, FSYNC) for each in ("p50", "p99.9")]
+    found.append(Scenario((flushed, *others), partial(acknowledgement, effort.seconds, flushed=True)))
+    return found
+
+
+def _percentiles(kind: str, name: str, judged: Sequence[str] = ()) -> tuple[Row, ...]:
+    return tuple(
+        Row(f"{kind}-{each}-{name}", f"{each}_ms", "ms", LATENCY if each in judged else None, higher_is_better=False)
+        for each in ("p50", "p99", "p99.9")
+    )
+
+
+def _reading(effort: Effort) -> list[Scenario]:
+    catch_up = (
+        Row("catch-up-read", "mb_per_s", "MB/s"),
+        Row("catch-up-write-p99", "write_p99_ms", "ms", higher_is_better=False),
+    )
+    fan_out = (
+        Row(f"fan-out-{CONSUMERS_COUNT}", "mb_per_s", "MB/s"),
+        Row(f"fan-out-{CONSUMERS_COUNT}-cpu", "cpu_s_per_gb", "CPU s/GB", higher_is_better=False),
+    )
+    live = EndToEnd(1_000, 1, CONSUMERS_COUNT, effort.seconds)
+    return [
+        Scenario(catch_up, partial(reading.catch_up, effort.volume_bytes)),
+        Scenario(fan_out, partial(reading.fan_out, effort.volume_bytes // 4)),
+        Scenario(_percentiles("fan-out", f"{CONSUMERS_COUNT}-live"), partial(end_to_end, live)),
+    ]
+
+
+def _coordination(effort: Effort) -> list[Scenario]:
+    rebalance = Row("group-rebalance-200", "rebalanced_s", "s", higher_is_better=False)
+    serial = coordination.serial_transactions
+    return [
+        Scenario(
+            (Row("transactions", "commits_per_s", "commits/s"),), partial(serial, effort.count(1_500), flushed=False)
+        ),
+        Scenario(
+            (Row("transactions-fsync", "commits_per_s", "commits/s", durability=FSYNC),),
+            partial(serial, effort.count(500), flushed=True),
+        ),
+        Scenario((rebalance,), coordination.rebalance),
+    ]
+
+
+def _library(name: str, load: Load, effort: Effort) -> Scenario:
+    rows = tuple(
+        Row(f"{kind}-{name}-{load.name}", f"{kind}_mb_per_s", "MB/s", THROUGHPUT, is_library_client=True)
+        for kind in ("produce", "consume")
+    )
+    work = partial(library_throughput, name, effort.counts_share, load=load)
+    return Scenario(rows, work, (PENSTOCK, KAFKA, STUB))
+
+
+def _alone(effort: Effort) -> list[Scenario]:
+    """One broker that a scenario starts for itself."""
+    cold = (
+        Row("cold-start", "first_write_s", "s", FIFTH, higher_is_better=False),
+        Row("memory-idle", "idle_mb", "MB", FIFTH, higher_is_better=False),
+    )
+    recovery = (Row("recovery", "s_per_gib", "s/GiB", higher_is_better=False),)
+    volume_bytes = int(starting.GIB * effort.volume_bytes / VOLUME_BYTES)
+    compaction = (Row("compaction", "mb_per_s", "MB/s", AS_MUCH),)
+    return [
+        Scenario(cold, partial(starting.in_own_directory, starting.cold_start), warm_up=False),
+        _partitions(effort.count(1_000), "1000", None),
+        _partitions(effort.count(10_000), "10000", 1),
+        Scenario(
+            recovery,
+            partial(starting.in_own_directory, partial(starting.recovery, volume_bytes)),
+            warm_up=False,
+        ),
+        Scenario(compaction, partial(compacting.compaction, effort.count(400_000) // 160 * 160)),
+    ]
+
+
+def _partitions(count: int, name: str, repeat_at_most: int | None) -> Scenario:
+    rows = tuple(
+        Row(f"partitions-{name}-{what}", figure, unit, higher_is_better=False)
+        for what, figure, unit in (
+            ("create", "created_s", "s"),
+            ("restart", "restarted_s", "s"),
+            ("memory", "resident_mb", "MB"),
+            ("disk", "disk_mb", "MB"),
+        )
+    )
+    work = partial(starting.in_own_directory, partial(starting.many_partitions, count))
+    return Scenario(rows, work, warm_up=False, repeat_at_most=repeat_at_most)
+
+
+def _clusters(effort: Effort) -> list[Scenario]:
+    replicated = (
+        Row("replicated-3", "mb_per_s", "MB/s"),
+        Row("replicated-3-cpu", "cpu_s_per_gb", "CPU s/GB", higher_is_better=False),
+    )
+    failover = (Row("failover", "failover_s", "s", LATENCY, higher_is_better=False),)
+    return [
+        Scenario(replicated, partial(clusters.replicated_produce, effort.count(16_000))),
+        Scenario(failover, clusters.failover_time),
+    ]
+
+
+def wanted(everything: Sequence[Scenario], patterns: Sequence[str]) -> list[Scenario]:
+    """Those with a row of such a name; a pattern that fits none is an error."""
+    names = [row.name for scenario in everything for row in scenario.rows]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise SystemExit(f"no row is called {pattern}; --list names them all")
+    return [
+        scenario
+        for scenario in everything
+        if any(fnmatch.fnmatchcase(row.name, pattern) for row in scenario.rows for pattern in patterns)
+    ]
