@@ -64,9 +64,9 @@ class LogFile:
 class ReadAhead:
     """A file that is read from front to back: few large reads, however little is asked for each time.
 
-    Every read gives up the interpreter's lock, and threads that go through logs side by side wait longer to get it
-    back than for the page cache: on a busy machine starts took ten times as long. Where the reader leaves bytes out, as
-    between the headers of large batches, nothing is read that was not asked for.
+    Every read gives up the interpreter's lock, and threads that go through logs side by side spend as much time on
+    getting it back as on the logs. Where the reader leaves bytes out, as between the headers of large batches, nothing
+    is read that was not asked for.
     """
 
     __slots__ = ("_ahead_bytes", "_chunk", "_file", "_position")
