@@ -12,11 +12,13 @@ from typing import Any
 from bench import brokers
 from bench.page import write_page
 from bench.side_by_side import compare, peers, result, table, text
+from bench.side_by_side.judging import OTHER_PEERS
 from bench.side_by_side.laboratory import Laboratory
-from bench.side_by_side.rows import Scenario
+from bench.side_by_side.rows import KAFKA, PENSTOCK, Scenario
 from bench.side_by_side.runner import measured_rows
 
 BUSY_LOAD_AVERAGE = 0.5
+SYSTEMS = (PENSTOCK, KAFKA, *OTHER_PEERS)
 EFFORTS = {"full": table.FULL, "small": table.SMALL, "tiny": table.TINY}
 
 
@@ -39,7 +41,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     effort = EFFORTS["small" if arguments.quick else arguments.effort]
     everything = table.scenarios(effort)
     order = [row.name for scenario in everything for row in scenario.rows]
-    is_partial = arguments.quick or arguments.rows or arguments.effort != "full"
+    is_partial = arguments.quick or arguments.rows or arguments.systems or arguments.effort != "full"
     path = arguments.output or (result.PARTIAL if is_partial else result.LATEST)
     command = shlex.join(["python", "-m", "bench.side_by_side", *sys.argv[1:]])
     versions = {**result.versions(), **peers.versions()}
@@ -57,7 +59,8 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _run(scenarios: list[Scenario], arguments: argparse.Namespace, kept: result.Result) -> None:
-    missing = peers.missing()
+    left_out = [system for system in SYSTEMS if arguments.systems and system not in arguments.systems]
+    missing = {**peers.missing(), **dict.fromkeys(left_out, "it was left out by --systems")}
     with brokers.scratch(arguments.data_root) as directory, Laboratory(directory, pin=arguments.pin) as laboratory:
         for scenario in scenarios:
             if {row.name for row in scenario.rows} <= kept.measured:
@@ -100,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m bench.side_by_side", description=__doc__)
     add = parser.add_argument
     add("--rows", nargs="+", metavar="PATTERN", help="only scenarios with such a row, as produce-raw-*")
+    add("--systems", nargs="+", choices=SYSTEMS, help="only these; all by default")
     add("--list", action="store_true", help="name all rows and their goals")
     add("--quick", action="store_true", help="the main rows, with half the effort")
     add("--resume", action="store_true", help="keep the rows that the output has already")

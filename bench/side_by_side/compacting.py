@@ -26,7 +26,8 @@ from bench.side_by_side.rows import Figures, Once
 RECORD_BYTES = 1_000
 RECORDS_PER_BATCH = 16
 VALUES_PER_KEY = 10
-SEGMENT_BYTES = 32 << 20
+CLOSED_SEGMENTS_COUNT = 12
+SEGMENT_BYTES_AT_LEAST = 1 << 20  # as Kafka has it
 CLEANER_BACKOFF_MS = 100
 PATIENCE_S = 300
 # Above what one record of each key takes: batches that lost records keep their headers.
@@ -44,7 +45,8 @@ def compaction(records_count: int, laboratory: Laboratory, system: str) -> Itera
 
 
 def _compaction_once(broker: BrokerProcess, topic: str, records_count: int) -> Figures:
-    policy = {"cleanup.policy": "delete", "segment.bytes": str(SEGMENT_BYTES), "min.cleanable.dirty.ratio": "0.01"}
+    segment_bytes = max(SEGMENT_BYTES_AT_LEAST, records_count * RECORD_BYTES // CLOSED_SEGMENTS_COUNT)
+    policy = {"cleanup.policy": "delete", "segment.bytes": str(segment_bytes), "min.cleanable.dirty.ratio": "0.01"}
     brokers.create_topic(broker, topic, 1, {**policy, **brokers.NO_FLUSH})
     keys_count = records_count // VALUES_PER_KEY
     _fill(broker, topic, keys_count)

@@ -23,6 +23,7 @@ from bench.side_by_side.rows import (
 
 # Peers of which every row says something, if only why it has no figure.
 OTHER_PEERS = ("nats", "rabbitmq")
+FAILED = "it failed"
 NOT_MEASURED = "this row is about the Kafka protocol or not measured for this broker"
 
 

@@ -17,10 +17,12 @@ from typing import Any
 import confluent_kafka
 
 from bench import brokers
+from bench.side_by_side.judging import FAILED
 from penstock import __version__
 
 LATEST = brokers.ROOT / "bench" / "results" / "latest.json"
 PARTIAL = brokers.DATA_ROOT / "side-by-side.json"
+NOTHING = "unknown"
 _JARS = brokers.ROOT / ".jars" / "lib"
 
 
@@ -47,7 +49,8 @@ class Result:
 
     @property
     def measured(self) -> set[str]:
-        return {row["row"] for row in self._document["rows"]}
+        """Rows that need not be measured again; those where somebody failed do."""
+        return {row["row"] for row in self._document["rows"] if not _has_failed(row)}
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Takes the place of older rows of these names, and is on the disk afterwards."""
@@ -59,6 +62,10 @@ class Result:
         unfinished = self._path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(self._document, indent=1) + "\n")
         unfinished.replace(self._path)
+
+
+def _has_failed(row: Mapping[str, Any]) -> bool:
+    return any(reason.startswith(FAILED) for reason in row["reasons"].values())
 
 
 def new_document(command: str, versions: Mapping[str, str]) -> dict[str, Any]:
@@ -109,8 +116,10 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Of the sources that are measured, with a mark where they are not those of any commit."""
-    return _first_line(["git", "-C", str(brokers.ROOT), "describe", "--always", "--dirty", "--exclude=*"])
+    """The last one that changed what is measured, with a mark where the files are not those of any commit."""
+    git, broker = ["git", "-C", str(brokers.ROOT)], ["--", "src/penstock", ":!src/penstock/spark"]
+    commit = _first_line([*git, "log", "-1", "--format=%h", *broker])
+    return commit if _first_line([*git, "status", "--porcelain", *broker]) == NOTHING else f"{commit}, changed"
 
 
 def _first_line(command: Sequence[str]) -> str:
@@ -118,7 +127,7 @@ def _first_line(command: Sequence[str]) -> str:
         said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30).stdout
     except FileNotFoundError:
         return f"missing: {command[0]}"
-    return said.splitlines()[0] if said else "unknown"
+    return said.splitlines()[0] if said else NOTHING
 
 
 def _now() -> str:

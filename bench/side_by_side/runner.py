@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from bench.side_by_side.judging import Samples, judged
+from bench.side_by_side.judging import FAILED, Samples, judged
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.rows import Once, Prepare, Scenario
 from bench.side_by_side.stolen import undisturbed
@@ -68,6 +68,6 @@ def _try(samples: Samples, system: str, work: Callable[[], object]) -> None:
     except Exception as error:
         traceback.print_exception(error)
         samples.reasons[system] = (
-            f"it failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            f"{FAILED}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         )
         samples.figures.pop(system, None)

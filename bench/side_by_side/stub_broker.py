@@ -95,8 +95,8 @@ def _answered(request: memoryview, answers: Answers) -> bytes:
     api_key, version, correlation_id, client_id_size = HEADER.unpack_from(request)
     is_flexible = version >= FLEXIBLE_SINCE[api_key]
     body = request[HEADER.size + max(0, client_id_size) + is_flexible :]
-    answer: bytes = answers.to(REQUESTS[api_key].decode(body, version)).encode(version)
-    has_tags = is_flexible and api_key != API_VERSIONS_KEY
+    answer = answers.to(REQUESTS[api_key].decode(body, version)).encode(version)
+    has_tags = bool(is_flexible and api_key != API_VERSIONS_KEY)
     return struct.pack(">ii", 4 + has_tags + len(answer), correlation_id) + b"\x00" * has_tags + answer
 
 

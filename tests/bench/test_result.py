@@ -49,6 +49,14 @@ def test_given_a_stopped_run_when_resumed_then_its_rows_are_kept_in_the_order_of
     assert document["command"] == "bench; bench --resume"
 
 
+def test_given_a_row_where_a_system_failed_when_resumed_then_it_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "latest.json"
+    failed = {**a_row("first"), "reasons": {"kafka": "it failed: TimeoutError: no response"}}
+    begin(path, resume=False).add([failed, a_row("second")])
+
+    assert begin(path, resume=True).measured == {"second"}
+
+
 def test_given_an_old_file_when_not_resumed_then_it_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "latest.json"
     begin(path, resume=False).add([a_row("first")])
