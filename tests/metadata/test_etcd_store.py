@@ -406,5 +406,5 @@ async def test_given_nobody_at_the_address_when_opened_then_told_who_was_asked_a
 
 
 async def test_given_a_file_of_tls_that_is_missing_when_opened_then_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nothing\.pem"):
+    with pytest.raises(BrokerError, match=r"cannot read .*nothing\.pem, the ca of the metadata address: No such file"):
         await open_store(f"etcds://127.0.0.1:1/x?ca={tmp_path / 'nothing.pem'}", "")

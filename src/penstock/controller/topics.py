@@ -209,7 +209,7 @@ def _check_replication_factor(factor: int, image: ClusterImage) -> None:
         raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"a partition has at least one replica, not {factor}")
     available, serving = len(image.available()), len(image.serving())
     if factor > available:
-        drained = f", of which {serving - available} are being drained" if serving > available else ""
+        drained = f", {serving - available} of them being drained" if serving > available else ""
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"a replication factor of {factor} needs as many brokers, and {serving} are serving{drained}",

@@ -324,11 +324,17 @@ def _received(message: object, method: Method[Request, Response]) -> Response:
 def _channel(endpoint: str, address: EtcdAddress) -> Any:
     if not address.tls:
         return grpc.aio.insecure_channel(endpoint, _OPTIONS)
-    ca, key, certificate = (
-        None if file is None else Path(file).read_bytes()
-        for file in (address.ca_file, address.key_file, address.cert_file)
-    )
+    files = {"ca": address.ca_file, "key": address.key_file, "cert": address.cert_file}
+    ca, key, certificate = (_content_of(option, file) for option, file in files.items())
     return grpc.aio.secure_channel(endpoint, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
+
+
+def _content_of(option: str, file: str | None) -> bytes | None:
+    try:
+        return None if file is None else Path(file).read_bytes()
+    except OSError as error:
+        reason = f"cannot read {file}, the {option} of the metadata address: {error.strerror}"
+        raise BrokerError(ErrorCode.INVALID_CONFIG, reason) from None
 
 
 def _is_about_token(reason: str) -> bool:

@@ -217,7 +217,8 @@ class DataDirectory:
     def _set_aside(self, tp: TopicPartition, topic_id: TopicId | None) -> None:
         name = _new_name(tp, _STRAY_SUFFIX)
         os.rename(self.directory_of(tp), f"{self.path}/{name}")
-        log.warning("unknown partition set aside", extra={"partition": str(tp), "topic_id": topic_id, "kept_as": name})
+        told_id = None if topic_id is None else topic_id_to_text(topic_id)
+        log.warning("unknown partition set aside", extra={"partition": str(tp), "topic_id": told_id, "kept_as": name})
 
     def directory_of(self, tp: TopicPartition) -> str:
         return f"{self.path}/{tp}"
