@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.page_plots import advantages, bars
-from bench.page_rows import DURABILITIES, GROUPS, KAFKA, OTHER_GROUP, PENSTOCK, SYSTEMS, PageRow, number, times
+from bench.page_rows import (
+    DURABILITIES,
+    KAFKA,
+    LIBRARIES_GROUP,
+    LIMITS,
+    PENSTOCK,
+    SYSTEMS,
+    PageRow,
+    by_group,
+    number,
+    times,
+)
 from bench.page_style import STYLE
 
 
@@ -38,9 +49,7 @@ def page(result: Mapping[str, Any]) -> str:
 
 
 def _headline(rows: Sequence[PageRow], result: Mapping[str, Any]) -> str:
-    with_goal = [row for row in rows if row.goal is not None]
-    met = sum(row.is_met for row in with_goal)
-    said = f"{met} of {len(with_goal)} goals met" if with_goal else "No goal was measured"
+    said = _goals_text(rows) if any(row.goal is not None for row in rows) else "No goal was measured"
     day = str(result["date"]).partition("T")[0]
     return (
         f"<h1>Penstock beside Apache Kafka: {said}</h1>"
@@ -69,8 +78,13 @@ def _overview(rows: Sequence[PageRow]) -> str:
     judged = [row for row in rows if row.goal is not None and row.advantage is not None]
     if not judged:
         return ""
-    columns = {name: [row for row in judged if row.durability == name] for name in _durabilities(judged)}
-    plots = "".join(f"<h3>{_durability_title(name)}</h3>{advantages(column)}" for name, column in columns.items())
+    plots = ""
+    for name in _durabilities(judged):
+        groups = by_group([row for row in judged if row.durability == name])
+        libraries = groups.pop(LIBRARIES_GROUP, [])
+        plots += f"<h3>{_durability_title(name)}</h3>{advantages([row for group in groups.values() for row in group])}"
+        if libraries:
+            plots += _folded(f"{LIBRARIES_GROUP}, {_goals_text(libraries)}", advantages(libraries))
     marks = (("ahead", "better than Kafka"), ("behind", "worse than Kafka"), ("goal", "goal"))
     return (
         "<h2>How many times better than Kafka</h2>"
@@ -113,15 +127,29 @@ def _loss(row: PageRow) -> str:
 
 def _durability(name: str, rows: Sequence[PageRow]) -> str:
     mine = [row for row in rows if row.durability == name]
-    systems = [system for system in SYSTEMS if any(system in row.figures for row in mine)]
-    marks = [(system, SYSTEMS[system]) for system in systems] + [("goal", "goal")]
+    marks = [(system, title) for system, title in SYSTEMS.items() if any(system in row.figures for row in mine)]
+    if any(limit in row.figures for limit in LIMITS for row in mine):
+        marks.append(("limit", "a limit in the same run"))
+    marks.append(("goal", "goal"))
     note = "Medians, and from the lowest to the highest repetition. On the right: how many times better than Kafka."
     parts = [f"<h2>{_durability_title(name)}</h2>", f'<p class="note">{note}</p>', _legend(marks)]
-    for title in [*GROUPS, OTHER_GROUP]:
-        group = [row for row in mine if row.group == title]
-        if group:
-            parts.append(f'<section class="card"><h3>{title}</h3>{bars(group)}</section>')
+    for title, group in by_group(mine).items():
+        if title == LIBRARIES_GROUP:
+            plot = _folded(f"{title}, {_goals_text(group)}", bars(group))
+        else:
+            plot = f"<h3>{title}</h3>{bars(group)}"
+        parts.append(f'<section class="card">{plot}</section>')
     return "".join(parts)
+
+
+def _folded(title: str, body: str) -> str:
+    """What is long and of less interest than the rest."""
+    return f"<details><summary>{title}</summary>{body}</details>"
+
+
+def _goals_text(rows: Sequence[PageRow]) -> str:
+    with_goal = [row for row in rows if row.goal is not None]
+    return f"{sum(row.is_met for row in with_goal)} of {len(with_goal)} goals met"
 
 
 def _table(rows: Sequence[PageRow]) -> str:
@@ -130,7 +158,7 @@ def _table(rows: Sequence[PageRow]) -> str:
         for kind, text in [
             ("text", "row"),
             ("text", "durability"),
-            *(("", title) for title in SYSTEMS.values()),
+            *(("", title) for title in (*SYSTEMS.values(), "limit")),
             ("text", "unit"),
             ("", "ratio"),
             ("text", "goal"),
@@ -154,9 +182,14 @@ def _cells(row: PageRow) -> str:
     return (
         f"<td>{escape(row.name)}</td>"
         f'<td class="text">{escape(row.durability)}</td>{"".join(_figure_cell(row, system) for system in SYSTEMS)}'
+        f"<td>{_limits_text(row)}</td>"
         f'<td class="text">{escape(row.unit)}</td><td>{ratio}</td><td class="text">{escape(goal)}</td>'
         f'<td class="text {verdict}">{verdict}</td>'
     )
+
+
+def _limits_text(row: PageRow) -> str:
+    return ", ".join(f"{number(row.figures[each])} ({each})" for each in LIMITS if each in row.figures)
 
 
 def _figure_cell(row: PageRow, system: str) -> str:

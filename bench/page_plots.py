@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from bench.page_rows import KAFKA, PENSTOCK, SYSTEMS, TIMES, PageRow, number, times
+from bench.page_rows import KAFKA, LIMITS, PENSTOCK, SYSTEMS, TIMES, PageRow, by_group, number, times
 
 WIDTH = 1000
 LABELS = 250
@@ -17,7 +17,8 @@ PLOT = WIDTH - LABELS - VERDICTS
 VALUES = 168
 """Kept free behind the longest bar for its figure."""
 
-LINE = 26
+LINE = 22
+NAMES = {**SYSTEMS, **LIMITS}
 BAR = {PENSTOCK: 15, KAFKA: 15}
 THIN_BAR = 9
 PAD = 14
@@ -34,13 +35,17 @@ def advantages(rows: Sequence[PageRow]) -> str:
     def x(advantage: float) -> float:
         return LABELS + 10 + (math.log2(advantage) - doublings[0]) / span * (PLOT - 20)
 
-    bottom = 30 + LINE * len(shown)
-    parts = [_axis_line(x(2.0**each), 2.0**each, bottom) for each in doublings]
-    for at, row in enumerate(shown):
-        parts += _advantage(
-            row, 30 + at * LINE, x(1), x(row.advantage or 1), row.goal_advantage and x(row.goal_advantage)
-        )
-    return _svg(bottom + 8, parts, "How many times better than Kafka Penstock is, by row")
+    drawn: list[str] = []
+    y = 30
+    for title, group in by_group(shown).items():
+        drawn.append(_text(0, y + LINE - 6, title, "group"))
+        y += LINE
+        for row in group:
+            goal = row.goal_advantage and x(row.goal_advantage)
+            drawn += _advantage(row, y, x(1), x(row.advantage or 1), goal)
+            y += LINE
+    axis = [_axis_line(x(2.0**each), 2.0**each, y) for each in doublings]
+    return _svg(y + 6, [*axis, *drawn], "How many times better than Kafka Penstock is, by row")
 
 
 def bars(rows: Sequence[PageRow]) -> str:
@@ -74,7 +79,7 @@ def _advantage(row: PageRow, y: int, even: float, end: float, goal: float | None
     middle = y + LINE / 2
     parts = [
         _text(LABELS - 8, middle + 4, row.name, "label end"),
-        f'<rect class="{kind}" x="{left:.1f}" y="{y + 5}" width="{width:.1f}" height="{LINE - 10}" rx="2">'
+        f'<rect class="{kind}" x="{left:.1f}" y="{y + 4}" width="{width:.1f}" height="{LINE - 8}" rx="2">'
         f"<title>{escape(_sentence(row))}</title></rect>",
     ]
     if goal is not None:
@@ -101,7 +106,7 @@ def _verdict(row: PageRow, y: float) -> list[str]:
 
 def _row(row: PageRow, y: int) -> tuple[int, list[str]]:
     """Its height, and what is drawn from `y` on."""
-    systems = [system for system in SYSTEMS if system in row.figures]
+    systems = [system for system in NAMES if system in row.figures]
     highest = max([high for _, high in row.spread.values()] + list(row.figures.values()) + [row.goal_figure or 0]) or 1
     scale = (PLOT - VALUES) / highest
     parts, top = [], y
@@ -125,7 +130,7 @@ def _bar(row: PageRow, system: str, y: int, thickness: int, scale: float) -> lis
     value = row.figures[system]
     low, high = row.spread.get(system, (value, value))
     width, middle = max(1.5, value * scale), y + thickness / 2
-    said = f"{SYSTEMS[system]}: {number(value)} {row.unit}, from {number(low)} to {number(high)}"
+    said = f"{NAMES[system]}: {number(value)} {row.unit}, from {number(low)} to {number(high)}"
     parts = [
         f'<rect class="{system}" x="{LABELS}" y="{y}" width="{width:.1f}" height="{thickness}" rx="2">'
         f"<title>{escape(said)}</title></rect>"
@@ -140,10 +145,10 @@ def _bar(row: PageRow, system: str, y: int, thickness: int, scale: float) -> lis
         goal = LABELS + row.goal_figure * scale
         parts.append(f'<line class="goal" x1="{goal:.1f}" y1="{y - 5}" x2="{goal:.1f}" y2="{y + thickness + 5}"/>')
         if end - 8 < goal < end + VALUES:
-            end = goal  # the figure stands behind it, not across
+            end = max(end, goal)  # the figure stands behind it, not across
     parts.append(
         f'<text class="value" x="{end + 8:.1f}" y="{middle + 4.5:.1f}">{number(value)} '
-        f'<tspan class="muted">{escape(SYSTEMS[system])}</tspan></text>'
+        f'<tspan class="muted">{escape(NAMES[system])}</tspan></text>'
     )
     return parts
 

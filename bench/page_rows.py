@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Self
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -13,29 +14,27 @@ SYSTEMS: Mapping[str, str] = {
     "rabbitmq": "RabbitMQ streams",
 }
 # What else a goal may be held against: limits of the machine and of the client in the same run.
-YARDSTICKS: Mapping[str, str] = {KAFKA: "Kafka", "stub": "the client's limit", "machine": "the machine's limit"}
+LIMITS: Mapping[str, str] = {"stub": "the client's limit", "machine": "the machine's limit"}
 DURABILITIES: Mapping[str, str] = {
     "page-cache": "Acknowledged from the page cache",
     "fsync": "Acknowledged after fsync",
 }
-# In the order of the page. A row is in the group of the longest word that its name or unit has.
+# In the order of the page. A row is in the first group with a pattern of its name; what no pattern fits is in the last.
+LIBRARIES_GROUP, OTHER_GROUP = "Through client libraries", "More"
 GROUPS: Mapping[str, Sequence[str]] = {
-    "Produce": ("produce",),
-    "Consume": ("consume", "fetch", "catch-up", "fan-out", "sendfile", "loopback"),
-    "Processor time of the broker": ("cpu s/gb", "cpu us each", "cpu-seconds"),
-    "Single-record requests": ("single-record", "single", "requests/s"),
-    "Latency": ("latency", "end-to-end"),
-    "Start, memory, recovery, disk": ("cold-start", "resident", "memory-idle", "memory", "recovery", "on-disk", "disk"),
-    "Cluster": ("replication", "replicated", "failover", "rebalance", "handover"),
-    "Many partitions, transactions, compaction": (
-        "1000-partitions",
-        "partitions",
-        "transactions",
-        "compaction",
-        "commits/s",
-    ),
+    "Produce": ("produce-raw-*",),
+    "Consume": ("consume-raw-*", "bulk-fetch*", "limit-*"),
+    "Processor time of the broker": ("cpu-*",),
+    "Single-record requests": ("single-record-*",),
+    "Latency": ("latency-*", "ack-*"),
+    "Start, memory, recovery, disk": ("cold-start*", "memory-*", "recovery*", "size-on-disk*"),
+    "Catch-up and fan-out": ("catch-up-*", "fan-out-*"),
+    "Transactions, groups, compaction": ("transactions*", "group-*", "compaction*"),
+    "Many partitions": ("partitions-*",),
+    "Replicas and failover": ("replicated*", "failover*"),
+    LIBRARIES_GROUP: ("produce-*", "consume-*"),
+    OTHER_GROUP: ("*",),
 }
-OTHER_GROUP = "More"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +55,12 @@ class PageRow:
 
     @classmethod
     def parse(cls, row: Mapping[str, Any]) -> Self:
-        known = [*SYSTEMS, *(yardstick for yardstick in YARDSTICKS if yardstick not in SYSTEMS)]
         goal = row.get("goal")
         return cls(
             name=str(row["row"]),
             durability=str(row["durability"]),
             unit=str(row["unit"]),
-            figures={system: float(row[system]) for system in known if row.get(system) is not None},
+            figures={system: float(row[system]) for system in (*SYSTEMS, *LIMITS) if row.get(system) is not None},
             spread={system: (low, high) for system, (low, high) in (row.get("spread") or {}).items()},
             reasons=dict(row.get("reasons") or {}),
             ratio=row.get("ratio"),
@@ -100,15 +98,20 @@ class PageRow:
     def goal_text(self) -> str:
         if self.goal is None:
             return ""
-        yardstick = YARDSTICKS.get(self.goal["of"], self.goal["of"])
+        yardstick = {**SYSTEMS, **LIMITS}.get(self.goal["of"], self.goal["of"])
         limit = f", under {self.goal['under']:g} {self.unit}" if self.goal.get("under") is not None else ""
         return f"{self.goal['direction']} {self.goal['ratio']:g} {TIMES} {yardstick}{limit}"
 
     @property
     def group(self) -> str:
-        text = f"{self.name} {self.unit}".lower()
-        found = [(len(word), title) for title, words in GROUPS.items() for word in words if word in text]
-        return max(found, default=(0, OTHER_GROUP))[1]
+        fitting = (title for title, names in GROUPS.items() if any(fnmatchcase(self.name, each) for each in names))
+        return next(fitting)
+
+
+def by_group(rows: Sequence[PageRow]) -> dict[str, list[PageRow]]:
+    """Only groups that have rows, in their order."""
+    groups = {title: [row for row in rows if row.group == title] for title in GROUPS}
+    return {title: members for title, members in groups.items() if members}
 
 
 def number(value: float) -> str:

@@ -23,7 +23,7 @@ main { max-width: 1080px; margin: 0 auto; padding: 40px 20px 64px; }
 h1 { font-size: 34px; line-height: 1.15; letter-spacing: -0.02em; margin: 0 0 8px; text-wrap: balance; }
 h2 { font-size: 23px; letter-spacing: -0.01em; margin: 48px 0 4px; }
 h3 { font-size: 16px; margin: 0 0 6px; }
-svg + h3 { margin-top: 22px; }
+svg + h3, details + h3 { margin-top: 22px; }
 p { margin: 0 0 12px; max-width: 76ch; }
 .lead, .note { color: var(--muted); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 14px; margin: 24px 0 8px; }
@@ -40,16 +40,19 @@ p { margin: 0 0 12px; max-width: 76ch; }
 .legend i.goal { width: 3px; border-radius: 0; background: var(--goal); }
 .legend i.penstock, .legend i.ahead { background: var(--penstock); } .legend i.kafka { background: var(--kafka); }
 .legend i.nats { background: var(--nats); } .legend i.rabbitmq { background: var(--rabbitmq); }
+.legend i.limit { border: 1px dashed var(--muted); }
 .legend i.behind { background: var(--behind); }
 svg { display: block; width: 100%; min-width: 760px; height: auto; }
 svg text { font-size: 13px; fill: var(--ink); }
 svg .muted, svg .axis { fill: var(--muted); font-size: 12px; font-weight: 400; }
 svg .small { fill: var(--muted); font-size: 11.5px; }
 svg .end { text-anchor: end; } svg .middle { text-anchor: middle; }
-svg .label { font-weight: 600; } svg .value, svg .strong { font-weight: 650; font-variant-numeric: tabular-nums; }
+svg .label { font-weight: 600; } svg .group { fill: var(--muted); font-weight: 600; font-size: 12px; }
+svg .value, svg .strong { font-weight: 650; font-variant-numeric: tabular-nums; }
 svg .met { fill: var(--good); font-weight: 600; } svg .missed { fill: var(--bad); font-weight: 600; }
 svg .penstock, svg .ahead { fill: var(--penstock); } svg .kafka { fill: var(--kafka); }
 svg .nats { fill: var(--nats); } svg .rabbitmq { fill: var(--rabbitmq); } svg .behind { fill: var(--behind); }
+svg .stub, svg .machine { fill: none; stroke: var(--muted); stroke-dasharray: 4 3; }
 svg .grid { stroke: var(--grid); } svg .rule { stroke: var(--line); }
 svg .even { stroke: var(--muted); stroke-width: 1.5; }
 svg .goal { stroke: var(--goal); stroke-width: 2.5; }
@@ -64,6 +67,6 @@ ul.plain { padding-left: 20px; margin: 6px 0; } ul.plain li { margin: 3px 0; }
 code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 18px; margin: 0; font-size: 14.5px; }
 dt { color: var(--muted); } dd { margin: 0; overflow-wrap: anywhere; }
-summary { cursor: pointer; font-weight: 600; }
+summary { cursor: pointer; font-weight: 600; margin: 4px 0; }
 @media print { .card, .tile { break-inside: avoid; } }
 """

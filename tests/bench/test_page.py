@@ -50,11 +50,13 @@ def at_most(ratio: float, **limit: float) -> dict[str, Any]:
 
 
 A_RESULT = a_result(
-    a_row("produce-1kb", 803, 195, goal=at_least(1.3)),
-    a_row("consume-1kb", 2_000, 1_900, goal=at_least(1.3), met=False, nats=150, reasons={"rabbitmq": "no such row"}),
+    a_row("produce-raw-1kb", 803, 195, goal=at_least(1.3)),
+    a_row(
+        "consume-raw-1kb", 2_000, 1_900, goal=at_least(1.3), met=False, nats=150, reasons={"rabbitmq": "no such row"}
+    ),
     a_row("group-commits", 14_000, 40_700, unit="commits/s"),
     a_row("ack-p99", 0.9, 1.6, unit="ms", durability="fsync", goal=at_most(1, under=10), higher_is_better=False),
-    a_row("confluent-produce", 670, 640, bound="client", stub=690, goal={**at_least(0.95), "of": "stub"}),
+    a_row("produce-confluent-1kb", 670, 640, bound="client", stub=690, goal={**at_least(0.95), "of": "stub"}),
     a_row("failover", None, 9.5, unit="s", reasons={"penstock": "it fell over"}, higher_is_better=False),
 )
 
@@ -133,9 +135,9 @@ def test_given_lost_rows_when_the_page_is_made_then_they_are_told_before_the_det
     read = Reader(page(A_RESULT))
 
     told = read.text[read.text.index("Where Penstock loses") : read.text.index("Medians, and from")]
-    assert "consume-1kb" in told
+    assert "consume-raw-1kb" in told
     assert "group-commits" in told
-    assert "produce-1kb" not in told
+    assert "produce-raw-1kb" not in told
 
 
 def test_given_no_lost_row_when_the_page_is_made_then_it_says_so() -> None:
@@ -203,6 +205,13 @@ def test_given_nothing_measured_when_the_page_is_made_then_it_is_still_a_page(ro
 
     assert "No goal was measured" in read.text
     assert read.open == []
+
+
+def test_given_a_limit_of_the_client_when_the_page_is_made_then_it_is_drawn_and_in_the_table() -> None:
+    read = Reader(page(A_RESULT))
+
+    assert "the client's limit" in read.text
+    assert "690 (stub)" in read.text
 
 
 def test_given_less_is_better_when_a_row_is_parsed_then_its_advantage_is_the_ratio_turned_over() -> None:
