@@ -28,7 +28,7 @@ chaos: install
 
 # Beside Apache Kafka and others: every row into bench/results/latest.json. ARGS=--resume goes on with a run that was stopped.
 bench: install
-	@$(PYTHON) -m bench.side_by_side $(ARGS)
+	@$(PYTHON) -m bench.side_by_side --page bench/results/latest.html $(ARGS)
 
 # The main rows in under five minutes.
 bench-quick: install

@@ -32,6 +32,8 @@ KAFKA_JVM_OPTIONS = (
 # Kafka's "never": acknowledgement from the page cache whatever acks says.
 NO_FLUSH = {"flush.messages": str(2**63 - 1)}
 FLUSH_EACH = {"flush.messages": "1"}
+# Prepared batches have timestamps of long ago: a broker that looks for what is out of date would find all of them.
+KEPT_FOR_EVER = {"retention.ms": "-1"}
 # So that the space of one repetition is free before the next. Kafka looks at the broker's setting here, not a topic's.
 DELETE_DELAY_MS = 100
 # Kafka acknowledges a new topic, and says that it is started, a little before every partition is led.
@@ -109,11 +111,12 @@ def create_topic(
 ) -> bytes:
     """Returns the topic id when every partition has a leader. `replicas`: of each partition, the first leads."""
     admin = admin_client(broker)
+    kept = {**KEPT_FOR_EVER, **configs}
     if replicas:
         assignment = [list(each) for each in replicas]
-        wanted = NewTopic(topic, partitions_count, replica_assignment=assignment, config=dict(configs))
+        wanted = NewTopic(topic, partitions_count, replica_assignment=assignment, config=kept)
     else:
-        wanted = NewTopic(topic, partitions_count, 1, config=dict(configs))
+        wanted = NewTopic(topic, partitions_count, 1, config=kept)
     admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
     return eventually(
         lambda: _topic_id_when_led(admin, topic), ADMIN_TIMEOUT_S, f"{topic} has partitions without a leader"

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,13 +40,13 @@ def in_own_process(function: Callable[..., Answer], *arguments: object) -> Answe
 
 def loopback_row(scenario: str, chunk_bytes: int, directory: Path, repeat: int) -> Row:
     del directory
-    return _speed_row(scenario, [loopback_mb_per_s(chunk_bytes) for _ in range(repeat)])
+    return _speed_row(scenario, [sent_from_memory(chunk_bytes).mb_per_s for _ in range(repeat)])
 
 
 def sendfile_row(directory: Path, repeat: int) -> Row:
     """The same from a file in the page cache, by sendfile: what a fetch over loopback costs without any broker."""
     with sendfile_probe(directory) as path:
-        speeds = [sendfile_mb_per_s(path) for _ in range(repeat)]
+        speeds = [sent_by_sendfile(path).mb_per_s for _ in range(repeat)]
     return _speed_row("sendfile-1m", speeds)
 
 
@@ -59,12 +61,20 @@ def sendfile_probe(directory: Path) -> Iterator[Path]:
         path.unlink()
 
 
-def sendfile_mb_per_s(path: Path) -> float:
-    return _received_mb_per_s(_sendfile_until_closed, path)
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What came over, and what that cost the sender."""
+
+    mb_per_s: float
+    cpu_s_per_gb: float
 
 
-def loopback_mb_per_s(chunk_bytes: int) -> float:
-    return _received_mb_per_s(_send_until_closed, chunk_bytes)
+def sent_by_sendfile(path: Path) -> Sent:
+    return _received(_sendfile_until_closed, path)
+
+
+def sent_from_memory(chunk_bytes: int) -> Sent:
+    return _received(_send_until_closed, chunk_bytes)
 
 
 def page_cache_row(directory: Path, repeat: int) -> Row:
@@ -82,14 +92,15 @@ def _speed_row(scenario: str, speeds: list[float]) -> Row:
     return Row(scenario, "machine", {"mb_per_s": statistics.median(speeds)}, (min(speeds), max(speeds)))
 
 
-def _received_mb_per_s(send: Callable[[int, Argument], None], argument: Argument) -> float:
+def _received(send: Callable[[int, Argument], None], argument: Argument) -> Sent:
     """One process sends as fast as it can, this one receives; the clock starts at the first byte.
 
     Each has a core of its own, as a broker and its client have: on one core they would only take turns, which in a
     virtual machine is faster than waking each other. That this process is pinned to one already does not matter.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = SPAWN.Process(target=_on_first_core, args=(send, server.getsockname()[1], argument))
+        here, there = SPAWN.Pipe()
+        sender = SPAWN.Process(target=_on_first_core, args=(there, send, server.getsockname()[1], argument))
         sender.start()
         connection, _ = server.accept()
     buffer = bytearray(RECEIVE_BUFFER_BYTES)
@@ -98,8 +109,10 @@ def _received_mb_per_s(send: Callable[[int, Argument], None], argument: Argument
         received_bytes, started = 0, time.perf_counter()
         while (elapsed_s := time.perf_counter() - started) < LOOPBACK_S:
             received_bytes += connection.recv_into(buffer)
+    sender_cpu_s: float = here.recv()
     sender.join()
-    return received_bytes / elapsed_s / 1e6
+    # The sender's clock runs a little longer, from its first byte to the end of the connection.
+    return Sent(received_bytes / elapsed_s / 1e6, sender_cpu_s / (received_bytes / 1e9))
 
 
 @contextmanager
@@ -112,10 +125,12 @@ def _last_core() -> Iterator[None]:
         os.sched_setaffinity(0, cores)
 
 
-def _on_first_core(send: Callable[[int, Argument], None], port: int, argument: Argument) -> None:
+def _on_first_core(parent: Connection, send: Callable[[int, Argument], None], port: int, argument: Argument) -> None:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # a parent on the last core would have it stay there
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    before = time.process_time()
     send(port, argument)
+    parent.send(time.process_time() - before)
 
 
 def _send_until_closed(port: int, chunk_bytes: int) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.testkit.broker_process import BrokerProcess
 from tests.testkit.java import CLASS_PATH
@@ -136,10 +135,6 @@ def _children_cpu_s() -> float:
     """Of those that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def has_java_tools() -> bool:
-    return any(Path(CLASS_PATH.split(":")[0]).parent.glob("kafka-tools-[0-9]*.jar"))
 
 
 CLIENTS: dict[str, tuple[dict[str, int], Client, Client]] = {

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from tests.testkit.broker_process import BrokerProcess
 from tests.testkit.page_cache import evict
@@ -13,7 +14,7 @@ from bench.measuring import measure
 from bench.open_loop import open_loop_latencies_ms
 from bench.percentiles import percentile
 from bench.raw_produce import Produce, produce_exchanges
-from bench.replay import Exchange, replay
+from bench.replay import replay
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.loads import Load
 from bench.side_by_side.raw_throughput import FETCH_BYTES, fetch_exchange, produce_exchange
@@ -112,23 +113,24 @@ def bulk_fetch(volume_bytes: int, laboratory: Laboratory, system: str) -> Iterat
     """One reader, beside a process that only sends a file over the loopback device."""
     if system == MACHINE:
         with brokers.scratch() as directory, machine.sendfile_probe(directory) as path:
-            yield lambda: {"mb_per_s": machine.sendfile_mb_per_s(path)}
+            yield lambda: asdict(machine.sent_by_sendfile(path))
         return
     broker = laboratory.broker(system)
     log = _Log(broker, laboratory.topic("bulk"), volume_bytes)
     try:
-        yield lambda: _bulk_once(broker, log.fetches, log)
+        yield lambda: _bulk_once(broker, log)
     finally:
         log.delete()
 
 
-def _bulk_once(broker: BrokerProcess, fetches: Exchange, log: _Log) -> Figures:
+def _bulk_once(broker: BrokerProcess, log: _Log) -> Figures:
     rounds = 2
-    run = measure(broker, replay, broker.address, [fetches], rounds * log.fetches_count)
-    return {"mb_per_s": rounds * log.fetches_count * log.bytes_per_fetch / 1e6 / run.elapsed_s}
+    run = measure(broker, replay, broker.address, [log.fetches], rounds * log.fetches_count)
+    volume_bytes = rounds * log.fetches_count * log.bytes_per_fetch
+    return {"mb_per_s": volume_bytes / 1e6 / run.elapsed_s, "cpu_s_per_gb": run.broker_cpu_s / (volume_bytes / 1e9)}
 
 
 @contextmanager
 def loopback(laboratory: Laboratory, system: str) -> Iterator[Once]:
     del laboratory, system
-    yield lambda: {"mb_per_s": machine.loopback_mb_per_s(machine.SENDFILE_CHUNK_BYTES)}
+    yield lambda: asdict(machine.sent_from_memory(machine.SENDFILE_CHUNK_BYTES))

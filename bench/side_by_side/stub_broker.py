@@ -16,7 +16,7 @@ from tests.testkit.broker_process import BrokerProcess
 
 from bench.side_by_side.loads import Load
 from bench.side_by_side.stub_answers import Answers
-from penstock.protocol.messages import FLEXIBLE_SINCE, REQUESTS
+from penstock.protocol.messages.table import FLEXIBLE_SINCE, REQUESTS
 
 API_VERSIONS_KEY = 18
 HEADER = struct.Struct(">hhih")

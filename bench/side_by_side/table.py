@@ -74,10 +74,17 @@ def scenarios(effort: Effort = FULL) -> list[Scenario]:
 
 def _limits(effort: Effort) -> list[Scenario]:
     systems = (PENSTOCK, KAFKA, MACHINE)
-    bulk = Row("bulk-fetch", "mb_per_s", "MB/s", OF_THE_MACHINE)
+    loopback = (
+        Row("limit-loopback", "mb_per_s", "MB/s"),
+        Row("limit-loopback-cpu", "cpu_s_per_gb", "CPU s/GB", higher_is_better=False),
+    )
+    bulk = (
+        Row("bulk-fetch", "mb_per_s", "MB/s", OF_THE_MACHINE),
+        Row("bulk-fetch-cpu", "cpu_s_per_gb", "CPU s/GB", higher_is_better=False),
+    )
     return [
-        Scenario((Row("limit-loopback", "mb_per_s", "MB/s"),), reading.loopback, (MACHINE,)),
-        Scenario((bulk,), partial(reading.bulk_fetch, effort.volume_bytes), systems),
+        Scenario(loopback, reading.loopback, (MACHINE,)),
+        Scenario(bulk, partial(reading.bulk_fetch, effort.volume_bytes), systems),
     ]
 
 
@@ -162,7 +169,8 @@ def _library(name: str, load: Load, effort: Effort) -> Scenario:
         for kind in ("produce", "consume")
     )
     work = partial(library_throughput, name, effort.counts_share, load=load)
-    return Scenario(rows, work, (PENSTOCK, KAFKA, STUB))
+    # A client starts anew each time, and the brokers have had their practice with the raw client.
+    return Scenario(rows, work, (PENSTOCK, KAFKA, STUB), warm_up=False)
 
 
 def _alone(effort: Effort) -> list[Scenario]:
