@@ -28,7 +28,7 @@ from penstock.spark.pipelines.files import Files, joined
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.progress import Progress
 from penstock.spark.pipelines.replay_plan import Chunk, Extent, ReplayChunks, condition, cut
-from penstock.spark.pipelines.replay_state import Done, ReplayState
+from penstock.spark.pipelines.replay_state import Done, ReplayState, check_id
 from penstock.spark.pipelines.running import Ended, StopRequest, stopping_on_signals
 from penstock.spark.pipelines.selection import Selection, parse_offsets, parse_time
 from penstock.spark.pipelines.topics import Brokers
@@ -80,6 +80,8 @@ def plan_replay(
         raise PipelineError(f'partitions takes {", ".join(Partitions)}, not "{partitions}"')
     if rate is not None and rate < 1:
         raise PipelineError(f"rate takes records a second, not {rate}")
+    if replay_id is not None:
+        check_id(replay_id)
     files, found = Files(spark), Archive.at(spark, archive, catalog or {})
     selection = Selection(
         topic=found.topic(topic),
@@ -229,13 +231,9 @@ class ReplayPlan:
         rows = self._selected().where(condition(chunk)).observe(seen, F.count("*").alias("rows"))
         # One task for each partition, which is written in order.
         ordered = rows.repartitionById(max(chunk) + 1, F.col("partition")).sortWithinPartitions("partition", "offset")
-        options = self._sink_options() | {"writeId": f"replay-{self.state.id}-{number:06}"}
+        options = self._sink_options() | {"writeId": self.state.write_id(number)}
         try:
-            ordered.select(*self._columns()).write.format("penstock").options(**options).option(
-                "topic", self.to
-            ).option("exactlyOnce", "true").option("writeId", f"replay-{self.state.id}-{number:06}").mode(
-                "append"
-            ).save()
+            ordered.select(*self._columns()).write.format("penstock").options(**options).mode("append").save()
         except (PySparkException, Py4JJavaError) as error:
             if stop.is_urgent:
                 return None

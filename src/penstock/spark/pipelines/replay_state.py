@@ -6,13 +6,33 @@ is noted after each chunk and may be behind: the sink knows which chunks were wr
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files, joined, read_json
 from penstock.spark.pipelines.replay_plan import ReplayChunks
+
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+
+
+def check_id(given: str) -> None:
+    """It is the name of a directory. Raises PipelineError."""
+    if not _ID.fullmatch(given):
+        raise PipelineError(
+            f'--id takes 1 to 100 letters, digits, dots, dashes and underscores, and no dot first: not "{given}"'
+        )
+
+
+def write_id(replay_id: str, purpose: Mapping[str, object], chunk: int) -> str:
+    """By which brokers remember a chunk, for longer than the replay's directory may live. So it tells what is written
+    and where to: under the same id, from an archive or to a topic that was made anew, it is another replay.
+    """
+    whole = json.dumps({"id": replay_id, **purpose}, sort_keys=True)
+    return f"replay-{hashlib.sha256(whole.encode()).hexdigest()[:32]}-{chunk:06}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,9 @@ class ReplayState:
                     f"the replay {self.id} is another one: its {key} is {known}, not {value}; --id takes another name"
                 )
         return ReplayChunks.from_json(found, self._plan)
+
+    def write_id(self, chunk: int) -> str:
+        return write_id(self.id, self.purpose, chunk)
 
     def laid_down(self, cut: Callable[[], ReplayChunks]) -> ReplayChunks:
         if self.chunks() is None:

@@ -33,6 +33,12 @@ class Selection:
     keys: tuple[bytes, ...] = ()
     where: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
+            raise PipelineError(
+                f"there is nothing between since {_time(self.since_ms)} and until {_time(self.until_ms)}"
+            )
+
     def of(self, records: DataFrame) -> DataFrame:
         """Raises PipelineError when the condition cannot be asked of these columns, or has no fixed answer."""
         found = records.where(F.col("topic") == self.topic)
