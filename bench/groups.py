@@ -21,7 +21,6 @@ from bench.measuring import measure
 from bench.replay import Exchange, replay, success
 from bench.report import Row
 from penstock.protocol.codec import Request, Response
-from penstock.protocol.messages import RESPONSES
 from penstock.protocol.messages.cluster import ApiVersionsRequest
 from penstock.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -36,6 +35,7 @@ from penstock.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from penstock.protocol.messages.table import RESPONSES
 
 TOPIC = "bench-groups"
 PARTITIONS_COUNT = 1_000

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import MalformedRequest
-from penstock.protocol.messages import REQUESTS, RESPONSES
 from penstock.protocol.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataResponse
 from penstock.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.protocol.messages.records import FetchRequest, ProduceRequest
+from penstock.protocol.messages.table import REQUESTS, RESPONSES
 from penstock.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.badinput.hostile import TOPICS
 from tests.badinput.unharmed import (

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from penstock.protocol.codec import Request
-from penstock.protocol.messages import REQUESTS
 from penstock.protocol.messages.cluster import ApiVersionsRequest
+from penstock.protocol.messages.table import REQUESTS
 from penstock.protocol.schema import Array, Blob, Field, Fixed, Nested, Struct, Text, WireType
 from tests.badinput.batches import a_batch
 from tests.badinput.fuzzing import EXTREMES, spoilt

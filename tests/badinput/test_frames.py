@@ -11,7 +11,6 @@ import pytest
 
 from penstock.core.errors import ErrorCode
 from penstock.protocol.codec import Request
-from penstock.protocol.messages import REQUESTS
 from penstock.protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -21,6 +20,7 @@ from penstock.protocol.messages.cluster import (
 from penstock.protocol.messages.group_offsets import OffsetFetchRequest
 from penstock.protocol.messages.producers import InitProducerIdRequest
 from penstock.protocol.messages.records import FetchRequest
+from penstock.protocol.messages.table import REQUESTS
 from penstock.protocol.messages.topics import CreateTopicsRequest
 from tests.badinput.batches import a_batch
 from tests.badinput.rows import not_for_kafka, row

@@ -12,8 +12,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import HEADER_BYTES, Codec, read_header
 from penstock.protocol.frames import read_request_header
-from penstock.protocol.messages import FLEXIBLE_SINCE
 from penstock.protocol.messages.records import ProduceRequest
+from penstock.protocol.messages.table import FLEXIBLE_SINCE
 from penstock.protocol.produce import parse_produce, usual_produce
 from penstock.protocol.records import KERNEL, iterate, records_of
 from penstock.protocol.validation import ProduceLimits, check_batch, deep_check

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.protocol.messages import REQUESTS
+from penstock.protocol.messages.table import REQUESTS
 from tests.badinput.fuzzed_broker import FUZZED_SETTINGS, FuzzedBroker
 from tests.badinput.fuzzing import cases, fuzz_timeout, spoilt, told_apart, with_flipped_bits
 from tests.badinput.hostile import TOPICS

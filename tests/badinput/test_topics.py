@@ -8,7 +8,6 @@ import pytest
 
 from penstock.core.errors import ErrorCode
 from penstock.protocol.codec import Request
-from penstock.protocol.messages import RESPONSES
 from penstock.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -20,6 +19,7 @@ from penstock.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementallyAlterableConfig,
 )
+from penstock.protocol.messages.table import RESPONSES
 from penstock.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -34,7 +34,6 @@ from penstock.net.listener import ConnectionLimits, Listener
 from penstock.net.rounds import MAX_IN_A_ROUND, Rounds
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader, read_request_header, request_header
-from penstock.protocol.messages import FLEXIBLE_SINCE
 from penstock.protocol.messages.authentication import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -43,6 +42,7 @@ from penstock.protocol.messages.authentication import (
 )
 from penstock.protocol.messages.cluster import MetadataRequest
 from penstock.protocol.messages.internal import AskControllerRequest, AskControllerResponse
+from penstock.protocol.messages.table import FLEXIBLE_SINCE
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick

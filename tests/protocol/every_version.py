@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.protocol.codec import Message
-from penstock.protocol.messages import MESSAGES, REQUESTS, RESPONSES
+from penstock.protocol.messages.table import MESSAGES, REQUESTS, RESPONSES
 
 
 def with_versions(*messages: type[Message]) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from penstock.protocol.frames import (
     request_header,
     response_header,
 )
-from penstock.protocol.messages import FLEXIBLE_SINCE
+from penstock.protocol.messages.table import FLEXIBLE_SINCE
 
 METADATA = 3
 API_VERSIONS = 18

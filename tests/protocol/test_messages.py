@@ -15,7 +15,6 @@ from tests.protocol.every_version import every_version, examples
 
 from penstock.core.ids import NO_TOPIC_ID, TopicId
 from penstock.protocol.codec import Message, Request
-from penstock.protocol.messages import FLEXIBLE_SINCE, MESSAGES, REQUESTS, RESPONSES
 from penstock.protocol.messages.cluster import (
     ApiVersionsResponse,
     MetadataRequest,
@@ -34,6 +33,7 @@ from penstock.protocol.messages.records import (
     ProduceRequest,
     TopicProduceData,
 )
+from penstock.protocol.messages.table import FLEXIBLE_SINCE, MESSAGES, REQUESTS, RESPONSES
 from penstock.protocol.messages.topics import CreateTopicsRequest
 from penstock.protocol.schema import (
     Array,

@@ -13,7 +13,6 @@ from penstock.core.errors import MalformedRequest
 from penstock.core.ids import TopicId
 from penstock.protocol.batch import Codec, read_header
 from penstock.protocol.frames import read_request_header
-from penstock.protocol.messages import FLEXIBLE_SINCE as FLEXIBLE_SINCE_BY_KEY
 from penstock.protocol.messages.records import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -23,6 +22,7 @@ from penstock.protocol.messages.records import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from penstock.protocol.messages.table import FLEXIBLE_SINCE as FLEXIBLE_SINCE_BY_KEY
 from penstock.protocol.produce import (
     FLEXIBLE_SINCE,
     TOPIC_ID_SINCE,

@@ -19,7 +19,6 @@ from penstock.net.cluster_key import MECHANISM, ServerProof, Verifier
 from penstock.net.connection import Connection
 from penstock.protocol.codec import Response
 from penstock.protocol.frames import RequestHeader, read_request_header
-from penstock.protocol.messages import FLEXIBLE_SINCE, REQUESTS
 from penstock.protocol.messages.authentication import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -27,6 +26,7 @@ from penstock.protocol.messages.authentication import (
     SaslHandshakeResponse,
 )
 from penstock.protocol.messages.cluster import ApiVersionsRequest
+from penstock.protocol.messages.table import FLEXIBLE_SINCE, REQUESTS
 
 log = logging.getLogger(__name__)
 

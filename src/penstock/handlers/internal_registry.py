@@ -6,7 +6,6 @@ from penstock.handlers.ask_controller import ask_controller
 from penstock.handlers.registry import APIS, Api, api_row
 from penstock.handlers.replica_progress import replica_progress
 from penstock.handlers.suspect_log import suspect_log
-from penstock.protocol.messages import FLEXIBLE_SINCE
 from penstock.protocol.messages.internal import (
     INTERNAL_MESSAGES,
     AskControllerRequest,
@@ -16,6 +15,7 @@ from penstock.protocol.messages.internal import (
     SuspectLogRequest,
     SuspectLogResponse,
 )
+from penstock.protocol.messages.table import FLEXIBLE_SINCE
 
 INTERNAL_APIS: dict[int, Api] = APIS | {
     AskControllerRequest.API_KEY: api_row(AskControllerRequest, AskControllerResponse, ask_controller),

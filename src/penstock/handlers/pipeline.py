@@ -20,9 +20,9 @@ from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer, Connection
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader, read_request_header
-from penstock.protocol.messages import FLEXIBLE_SINCE
 from penstock.protocol.messages.internal import AskControllerRequest
 from penstock.protocol.messages.records import ProduceRequest
+from penstock.protocol.messages.table import FLEXIBLE_SINCE
 
 log = logging.getLogger(__name__)
 

@@ -56,7 +56,7 @@ from penstock.handlers.write_txn_markers import write_txn_markers
 from penstock.net.connection import Connection
 from penstock.protocol.codec import Request, Response
 from penstock.protocol.frames import RequestHeader
-from penstock.protocol.messages import REQUESTS, RESPONSES
+from penstock.protocol.messages.table import REQUESTS, RESPONSES
 
 Handler = Callable[[Any, Any, Broker], Awaitable[Response]]
 Begin = Callable[[Any, Any, Broker, Done], None]
