@@ -23,6 +23,9 @@ _ATTEMPT_S = 5.0
 # How long a call is tried again: longer than any broker is away.
 _PATIENCE_S = 80.0
 _FLUSH_WITHIN_S = 60.0
+# So is this. An idempotent librdkafka gives up for good, "unable to reconstruct MessageSet", when only a part of a batch
+# that it has sent before times out.
+_MESSAGE_TIMEOUT_MS = 120_000
 
 
 class Writer:
@@ -36,7 +39,7 @@ class Writer:
         settings = client_settings(self._options) | {
             "acks": "all",
             "linger.ms": 2,
-            "message.timeout.ms": 60_000,
+            "message.timeout.ms": _MESSAGE_TIMEOUT_MS,
             "enable.idempotence": self._options.kind != "plain",
         }
         if self._options.transactional_id is not None:
