@@ -16,7 +16,7 @@ from bench.open_loop import WARM_UP_S
 from bench.replay import Replayed
 
 RECEIVE_BYTES = 1 << 20
-STALL_S = 30
+STALL_S = 120
 
 Counting = Callable[[bytes], int]
 """How many messages or acknowledgements a piece of what was received completes."""

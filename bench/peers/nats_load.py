@@ -7,7 +7,6 @@ the server takes, so it would be the only thing measured.
 
 import asyncio
 import json
-import random
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -15,6 +14,7 @@ import nats
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from bench.payloads import values
 from bench.peers import loops
 from bench.peers.peer import Load
 from bench.replay import Replayed
@@ -110,7 +110,7 @@ class _Deliveries:
         self._connection = connection
         self._half = max(1, window // 2)
         self._delivered = 0
-        # Nothing random of a kilobyte or ten has this in it.
+        # No value has this in it.
         self._heads = _Occurrences(b"MSG %b 2 $JS.ACK." % load.stream.encode())
         wanted = json.dumps({"batch": self._half}).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{load.stream}.{CONSUMER}".encode()
@@ -129,7 +129,7 @@ class _Deliveries:
 
 
 def _message(load: Load) -> bytes:
-    value = random.Random(load.value_bytes).randbytes(load.value_bytes)
+    [value] = values(load.value_bytes, 1)
     return b"PUB %b %b %d\r\n%b\r\n" % (load.stream.encode(), REPLY, len(value), value)
 
 

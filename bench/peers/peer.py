@@ -24,7 +24,7 @@ from bench.replay import Replayed
 
 Answer = TypeVar("Answer")
 
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 600  # an Erlang node has a lot to load, on a machine that may do other things as well
 STOP_TIMEOUT_S = 60
 POLL_S = 0.002
 IDLE_S = 2.0

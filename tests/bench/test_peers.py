@@ -21,7 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 VALUE_BYTES = 1_000
 COUNT = 300
-# An Erlang node has a lot to load, on a machine that does other things as well.
+# A peer starts in seconds, on a machine that has nothing else to do.
 PATIENCE_S = 900
 
 each_peer = pytest.mark.parametrize("name", list(PEERS))
