@@ -23,7 +23,7 @@ from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.values import taken_apart, value_format
 from penstock.wire.errors import WireError
-from tests.spark.archiving import FORMATS, PARTITIONS, archived_to, as_rows, rows_in, some_records
+from tests.spark.archiving import FIRST_DAY_MS, FORMATS, PARTITIONS, archived_to, as_rows, rows_in, some_records
 from tests.spark.piping import Given, create, fill
 from tests.testkit import BrokerProcess
 
@@ -32,7 +32,7 @@ from tests.testkit import BrokerProcess
 def test_given_a_topic_that_grows_when_it_is_archived_again_without_its_checkpoint_then_each_record_is_there_once(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path, format: str
 ) -> None:
-    create(broker.bootstrap, topic_name, partitions=PARTITIONS)
+    create(broker.bootstrap, topic_name, partitions=PARTITIONS, config={"retention.ms": "-1"})
     records = some_records(150)
     home = tmp_path / "archive"
     fill(broker.bootstrap, topic_name, records[:100])
@@ -47,6 +47,30 @@ def test_given_a_topic_that_grows_when_it_is_archived_again_without_its_checkpoi
     if format == "parquet":
         by_directory = spark.read.parquet(str(home / "records"))
         assert by_directory.count() == 150 and "day" in by_directory.columns
+
+
+def test_given_a_checkpoint_older_than_the_archive_when_it_goes_on_in_many_batches_then_each_record_is_there_once(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
+) -> None:
+    create(broker.bootstrap, topic_name, config={"retention.ms": "-1"})
+    texts = ["{" if at % 5 == 0 else json.dumps({"id": at}) for at in range(60)]
+    records = [Given(text, timestamp_ms=FIRST_DAY_MS + at) for at, text in enumerate(texts)]
+    home = tmp_path / "archive"
+
+    def archive_with(checkpoint: str, max_per_batch: int) -> int:
+        how = {"format": "parquet", "value": "json", "schema": "id BIGINT", "max_per_batch": max_per_batch}
+        at = str(tmp_path / checkpoint)
+        rows: int = archived_to(spark, broker.bootstrap, topic_name, home, checkpoint=at, **how).rows
+        return rows
+
+    fill(broker.bootstrap, topic_name, records[:10])
+    assert archive_with("old", 100) == 10
+    fill(broker.bootstrap, topic_name, records[10:50])
+    assert archive_with("new", 100) == 40
+    fill(broker.bootstrap, topic_name, records[50:])
+
+    assert archive_with("old", 15) == 10
+    assert rows_in(spark, home) == as_rows(records)  # those in quarantine among them
 
 
 def test_given_json_values_when_taken_apart_then_bad_ones_are_in_quarantine_and_new_fields_are_null_in_old_records(

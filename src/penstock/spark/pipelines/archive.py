@@ -180,23 +180,19 @@ class _Archiver:
         self._value = value
         self._topic_ids = topic_ids
         self._sizes = sizes
-        self._is_first = True
         self._files_since = 0
 
     def archive(self, batch: DataFrame, batch_id: int) -> None:
-        records = self._new(self._table, records_of(batch))
-        if self._value is None or self._quarantine is None:
-            good, bad = self._written(self._table, records, batch_id), _Written()
-        else:
-            good, bad = self._sorted_out(taken_apart(records, self._value), self._quarantine, batch_id)
-        self._rows[batch_id] = sum(file.rows for file in (*good.files, *bad.files))
-        if good.files or bad.files:
-            ends = archived.after(self._table.archived, (*good.files, *bad.files))
-            self._table.commit(good.directory, good.files, archived.with_topics(ends, self._topic_ids))
-            self._files_since += len(good.files)
-        else:
-            self._table.give_up(good.directory)
-        self._is_first = False
+        """Nearly every batch begins where the archive ends, so it is written as it comes. Its files tell when it does
+        not, after a kill or with a checkpoint that is older than the archive: then without what is archived.
+        """
+        records = records_of(batch)
+        written = self._written(records, batch_id)
+        if archived.has_any_of(self._table.archived, written.files):
+            written.give_up()
+            written = self._written(archived.without_archived(records, self._table.archived), batch_id)
+        self._rows[batch_id] = sum(file.rows for file in written.files)
+        self._commit(written, batch_id)
         if self._files_since >= self._sizes.small_files:
             self.tidy(is_last=False)
 
@@ -204,31 +200,39 @@ class _Archiver:
         """Asked for once."""
         return self._rows.pop(batch_id, None)
 
-    def _new(self, table: ArchiveTable, records: DataFrame) -> DataFrame:
-        """A batch begins where the one before has ended; only the first may have been archived by another run."""
-        return archived.without_archived(records, table.archived) if self._is_first else records
-
-    def _sorted_out(self, records: DataFrame, quarantine: ArchiveTable, batch_id: int) -> tuple[_Written, _Written]:
+    def _written(self, records: DataFrame, batch_id: int) -> _Written:
         """Those that can be read are written in one go; those that cannot, if there are any, in another."""
-        seen = Observation()
-        counted = records.observe(seen, F.count_if(F.col(REASON).isNotNull()).alias("bad"))
-        good = self._written(self._table, counted.where(F.col(REASON).isNull()).drop(REASON), batch_id)
+        if self._value is None or self._quarantine is None:
+            return _Written(self._attempt(self._table, records, batch_id))
+        taken, seen = taken_apart(records, self._value), Observation()
+        counted = taken.observe(seen, F.count_if(F.col(REASON).isNotNull()).alias("bad"))
+        good = self._attempt(self._table, counted.where(F.col(REASON).isNull()).drop(REASON), batch_id)
         if not seen.get.get("bad"):
-            return good, _Written()
-        unreadable = records.where(F.col(REASON).isNotNull()).select(*QUARANTINED.fieldNames())
-        bad = self._written(quarantine, self._new(quarantine, unreadable), batch_id)
-        if bad.files:
-            quarantine.commit(bad.directory, bad.files, archived.after(quarantine.archived, bad.files))
-            facts = {"batch": batch_id, "rows": sum(file.rows for file in bad.files)}
-            log.warning("values that cannot be read are in quarantine", extra=facts)
-        else:
-            quarantine.give_up(bad.directory)
-        return good, bad
+            return _Written(good)
+        unreadable = taken.where(F.col(REASON).isNotNull()).select(*QUARANTINED.fieldNames())
+        # The quarantine is ahead of the table where a run was killed between the two.
+        fresh = archived.without_archived(unreadable, self._quarantine.archived)
+        return _Written(good, self._attempt(self._quarantine, fresh, batch_id))
 
-    def _written(self, table: ArchiveTable, records: DataFrame, batch_id: int) -> _Written:
+    def _attempt(self, table: ArchiveTable, records: DataFrame, batch_id: int) -> _Attempt:
         directory = table.attempt(str(batch_id))
         write_by_day(records, directory)
-        return _Written(directory, written_files(self._files, directory))
+        return _Attempt(table, directory, written_files(self._files, directory))
+
+    def _commit(self, written: _Written, batch_id: int) -> None:
+        good, bad = written.good, written.bad
+        if bad is not None and bad.files:
+            bad.table.commit(bad.directory, bad.files, archived.after(bad.table.archived, bad.files))
+            facts = {"batch": batch_id, "rows": sum(file.rows for file in bad.files)}
+            log.warning("values that cannot be read are in quarantine", extra=facts)
+        elif bad is not None:
+            bad.give_up()
+        if not written.files:
+            good.give_up()
+            return
+        ends = archived.after(good.table.archived, written.files)
+        good.table.commit(good.directory, good.files, archived.with_topics(ends, self._topic_ids))
+        self._files_since += len(good.files)
 
     def tidy(self, is_last: bool) -> None:
         self._files_since = 0
@@ -238,8 +242,29 @@ class _Archiver:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """What a batch has written and not committed."""
+class _Attempt:
+    """Files that are not committed."""
 
-    directory: str = ""
-    files: Sequence[DataFile] = ()
+    table: ArchiveTable
+    directory: str
+    files: Sequence[DataFile]
+
+    def give_up(self) -> None:
+        self.table.give_up(self.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a batch has written: what could be read, and what could not."""
+
+    good: _Attempt
+    bad: _Attempt | None = None
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        return self.good.files if self.bad is None else (*self.good.files, *self.bad.files)
+
+    def give_up(self) -> None:
+        self.good.give_up()
+        if self.bad is not None:
+            self.bad.give_up()

@@ -47,6 +47,13 @@ def with_topics(archived: StreamOffsets, topic_ids: Mapping[str, TopicId]) -> St
     return StreamOffsets(archived.offsets, {**archived.topic_ids, **ids})
 
 
+def has_any_of(archived: StreamOffsets, files: Iterable[DataFile]) -> bool:
+    """Whether some of the files' records are archived already."""
+    return any(
+        first < archived.offsets.get(partition, 0) for file in files for partition, (first, _) in file.offsets.items()
+    )
+
+
 def after(archived: StreamOffsets, files: Iterable[DataFile]) -> StreamOffsets:
     offsets = dict(archived.offsets)
     for file in files:

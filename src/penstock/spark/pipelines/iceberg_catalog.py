@@ -93,7 +93,8 @@ def open_iceberg_table(
         table = _created(catalog, identifier, home)
     if table.properties.get(ARCHIVE_ID) != home.id:
         raise PipelineError(
-            f"there is a table {NAMESPACE}.{name} in the catalog that is not of the archive {home.path}"
+            f"there is a table {NAMESPACE}.{name} in the catalog that is not of the archive {home.path}: --table takes "
+            "another name"
         )
     found = IcebergTable(spark, files, table)
     if schema is not None:

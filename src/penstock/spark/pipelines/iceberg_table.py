@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 ARCHIVE_ID = "penstock.archive"
 _ARCHIVED = "penstock.archived"
 _SCHEMA = "penstock.schema"
+_LAST_DAY = date.max.isoformat()
 _TRIES = 5
 _KEEP_REPLACED_MS = 3_600_000
 _KEPT_SNAPSHOTS = 300
@@ -91,6 +92,7 @@ class IcebergTable:
 
     def commit(self, directory: str, files: Sequence[DataFile], archived: StreamOffsets) -> None:
         based_on = self.archived
+        self._check_days(directory, files)
         for _ in range(_TRIES):
             try:
                 with self._table.transaction() as transaction:
@@ -114,6 +116,17 @@ class IcebergTable:
 
     def _add(self, transaction: Transaction, files: Iterable[DataFile]) -> None:
         transaction.add_files([file.path for file in files], check_duplicate_files=False)
+
+    def _check_days(self, directory: str, files: Iterable[DataFile]) -> None:
+        """Producers may write any time, and Python, in which pyiceberg reckons, ends with the year 9999."""
+        for file in files:
+            if len(file.day) > len(_LAST_DAY):
+                where = ", ".join(f"{each} offsets {first} to {last}" for each, (first, last) in file.offsets.items())
+                self.give_up(directory)
+                raise PipelineError(
+                    f"records with times of {file.day} cannot be in an Iceberg table, which ends at {_LAST_DAY}: some "
+                    f"of {where}; --format parquet takes them, message.timestamp.after.max.ms keeps them out of a topic"
+                )
 
     def _settled(self, directory: str) -> None:
         """What this process has done is done; what a process that was killed has left can go, since nobody else can
@@ -152,6 +165,8 @@ class IcebergTable:
 
     def _files_of(self, day: str) -> list[IcebergFile]:
         first = date.fromisoformat(day)
+        if day == _LAST_DAY:  # no day comes after it, and nothing of it is merged
+            return []
         begins, ends = (datetime.combine(each, datetime.min.time(), UTC) for each in (first, first + timedelta(days=1)))
         of_day = And(
             GreaterThanOrEqual("timestamp", begins.isoformat()),  # type: ignore[call-arg, arg-type]

@@ -204,12 +204,10 @@ class _Materializer:
         self._plan = plan
         self._table = table
         self._topic_id = topic_id
-        self._is_first = True
 
     def apply(self, batch: DataFrame, batch_id: int) -> None:
-        # A batch begins where the one before has ended; only the first may have been applied by another run.
-        records = archived.without_archived(batch, self._table.applied) if self._is_first else batch
-        self._is_first = False
+        # A checkpoint that is older than the table has several batches that are applied already.
+        records = archived.without_archived(batch, self._table.applied)
         changes = with_bucket(self._plan.changelog.changes(records), self._table.buckets)
         latest = last_of_each_key(changes).persist()
         try:

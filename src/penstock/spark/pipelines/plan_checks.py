@@ -37,6 +37,8 @@ _KEEPS_ORDER = frozenset(
 )
 # What Spark calls deterministic and is not: these have the time at which a batch happens to be done.
 _TIMES = frozenset({"Now", "CurrentTime"})
+# What a stream writes down for each of its batches, and nobody for a program that is run again.
+_TIMES_OF_BATCHES = frozenset({"CurrentTimestamp", "CurrentDate", "LocalTimestamp"})
 _WHAT_IT_IS = {
     "Aggregate": "groups rows",
     "Deduplicate": "drops duplicates",
@@ -78,15 +80,23 @@ def check_order(frame: DataFrame, what: str, why: str = TRANSFORMS_KEEP_ORDER) -
 
 def check_repeatable(frame: DataFrame, what: str) -> None:
     """Raises PipelineError when it may give another result the second time."""
-    for node in _nodes(analyzed(frame)):
-        for expression in _items(node.expressions()):
-            for culprit in _not_repeatable(expression):
-                raise PipelineError(
-                    f"{what} is not repeatable: {culprit} gives another result when a batch is done again after a "
-                    "failure, so the output could not be exactly once; leave it out, derive it from the record "
-                    "(xxhash64(key, offset), for example; the time of a batch is current_timestamp()), or ask for "
-                    "--at-least-once"
-                )
+    for culprit in _culprits(frame, _TIMES):
+        raise PipelineError(
+            f"{what} is not repeatable: {culprit} gives another result when a batch is done again after a "
+            "failure, so the output could not be exactly once; leave it out, derive it from the record "
+            "(xxhash64(key, offset), for example; the time of a batch is current_timestamp()), or ask for "
+            "--at-least-once"
+        )
+
+
+def check_same_in_every_run(frame: DataFrame, what: str) -> None:
+    """As `check_repeatable`, where no stream writes the time down. Raises PipelineError."""
+    for culprit in _culprits(frame, _TIMES | _TIMES_OF_BATCHES):
+        raise PipelineError(
+            f"{what} is not repeatable: {culprit} gives another result in every run, and one that was cut off could "
+            "not go on; leave it out, or derive it from the record (xxhash64(key, offset), for example; a time can be "
+            "written out)"
+        )
 
 
 def attribute_ids(frame: DataFrame) -> dict[str, int]:
@@ -94,14 +104,20 @@ def attribute_ids(frame: DataFrame) -> dict[str, int]:
     return {str(each.name()): int(each.exprId().id()) for each in _items(analyzed(frame).output())}
 
 
-def _not_repeatable(expression: Any) -> Iterator[str]:
-    if str(expression.getClass().getSimpleName()) in _TIMES:
+def _culprits(frame: DataFrame, times: frozenset[str]) -> Iterator[str]:
+    for node in _nodes(analyzed(frame)):
+        for expression in _items(node.expressions()):
+            yield from _not_repeatable(expression, times)
+
+
+def _not_repeatable(expression: Any, times: frozenset[str]) -> Iterator[str]:
+    if str(expression.getClass().getSimpleName()) in times:
         yield str(expression.sql())
     children = list(_items(expression.children()))
     if not expression.deterministic() and all(child.deterministic() for child in children):
         yield str(expression.sql())
     for child in children:
-        yield from _not_repeatable(child)
+        yield from _not_repeatable(child, times)
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

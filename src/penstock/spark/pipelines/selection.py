@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.spark.pipelines.errors import PipelineError, why
-from penstock.spark.pipelines.plan_checks import check_repeatable
+from penstock.spark.pipelines.plan_checks import check_same_in_every_run
 
 _OFFSETS = re.compile(r"(\d+):(\d*)-(\d*)")
 
@@ -56,7 +56,7 @@ class Selection:
             found = found.where(self.where)
         except PySparkException as error:
             raise PipelineError(f'the condition "{self.where}" cannot be asked: {why(error)}') from None
-        check_repeatable(found, f'the condition "{self.where}"')
+        check_same_in_every_run(found, f'the condition "{self.where}"')
         return found
 
     def told(self) -> str:

@@ -84,7 +84,10 @@ def load(files: Files, home: TableHome, catalog: Mapping[str, str]) -> Table | N
     except NoSuchTableError:
         return None
     if table.properties.get(HOME_ID) != home.id:
-        raise PipelineError(f"there is a table {'.'.join(home.identifier)} in the catalog that is not of {home.path}")
+        name = ".".join(home.identifier)
+        raise PipelineError(
+            f"there is a table {name} in the catalog that is not of {home.path}: --table takes another name"
+        )
     return table
 
 
