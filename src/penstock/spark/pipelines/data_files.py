@@ -34,6 +34,15 @@ _SETTINGS = {
     "spark.sql.maxConcurrentOutputFileWriters": "32",
 }
 
+_WRITER = {
+    # A commit says that files are whole, not a file of Hadoop's.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # Clicks as JSON are no smaller with the default, 3, which takes a sixth longer for all of writing.
+    "parquet.compression.codec.zstd.level": "1",
+    # Values hardly ever repeat: a dictionary of them is built to be thrown away, for a tenth of the time.
+    "parquet.enable.dictionary#value": "false",
+}
+
 OffsetsByPartition = Mapping[TopicPartition, tuple[int, int]]
 
 
@@ -56,10 +65,8 @@ def day_of(timestamp: str) -> Column:
 def write_by_day(records: DataFrame, directory: str, compression: str = COMPRESSION) -> None:
     """One directory for each day, in it one file for each task."""
     by_day = records.withColumn(DAY, day_of("timestamp")).write.partitionBy(DAY)
-    # A commit says that files are whole, not a file of Hadoop's.
-    quiet = by_day.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     with _settings(records.sparkSession.conf):
-        quiet.mode("errorifexists").option("compression", compression).parquet(directory)
+        by_day.mode("errorifexists").options(**_WRITER).option("compression", compression).parquet(directory)
 
 
 @contextmanager

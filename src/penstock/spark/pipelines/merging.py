@@ -21,8 +21,10 @@ _ORDER = ("topic", "partition", "offset")
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """A file below half of `target_bytes` is small; so many of a day and of about one size are merged. In plain
+    """A file below a quarter of `target_bytes` is small; so many of a day and of about one size are merged. In plain
     Parquet, what is fresh is merged and made visible when it has `target_bytes`, or after `visible_after_s`.
+
+    Merging writes everything once more: files that are read well as they are, are not worth that.
     """
 
     target_bytes: int = 128 << 20
@@ -30,7 +32,7 @@ class FileSizes:
     visible_after_s: float = 600
 
     def is_small(self, size_bytes: int) -> bool:
-        return size_bytes < self.target_bytes // 2
+        return size_bytes < self.target_bytes // 4
 
     def parts(self, size_bytes: int) -> int:
         return max(1, round(size_bytes / self.target_bytes))
