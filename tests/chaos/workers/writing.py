@@ -23,8 +23,8 @@ _ATTEMPT_S = 5.0
 # How long a call is tried again: longer than any broker is away.
 _PATIENCE_S = 80.0
 _FLUSH_WITHIN_S = 60.0
-# So is this. An idempotent librdkafka gives up for good, "unable to reconstruct MessageSet", when only a part of a batch
-# that it has sent before times out.
+# So is this. An idempotent librdkafka gives up for good, "unable to reconstruct MessageSet", when only a part of a
+# batch that it has sent before times out.
 _MESSAGE_TIMEOUT_MS = 120_000
 
 
