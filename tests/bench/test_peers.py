@@ -4,6 +4,7 @@ What the prepared bytes of the loads have done is looked at through the makers' 
 """
 
 import asyncio
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 VALUE_BYTES = 1_000
 COUNT = 300
+CORE = min(os.sched_getaffinity(0))
 # A peer starts in seconds, on a machine that has nothing else to do.
 PATIENCE_S = 900
 
@@ -37,7 +39,7 @@ def installed(name: str) -> type[Peer]:
 
 @pytest.fixture(scope="module", params=list(PEERS))
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
-    with installed(request.param).start(tmp_path_factory.mktemp(request.param) / "peer") as running:
+    with installed(request.param).start(tmp_path_factory.mktemp(request.param) / "peer", {CORE}) as running:
         yield running
 
 
@@ -113,6 +115,10 @@ def test_given_a_running_peer_when_asked_then_it_names_its_processes_memory_and_
     assert all(psutil.pid_exists(pid) for pid in peer.pids)
     assert peer.idle_resident_mb() > 1
     assert peer.version()[0].isdigit()
+
+
+def test_given_a_core_when_a_peer_is_started_on_it_then_all_its_processes_stay_there(peer: Peer) -> None:
+    assert {tuple(psutil.Process(pid).cpu_affinity()) for pid in peer.pids} == {(CORE,)}
 
 
 @each_peer
