@@ -45,7 +45,9 @@ COMMITTERS, COMMITS_EACH, COMMITS_UNANSWERED = GROUPS_COUNT * MEMBERS_COUNT, 40,
 SESSION_MS, REBALANCE_MS = 30_000, 60_000
 METADATA_BYTES, ASSIGNMENT_BYTES = 100, 100
 VERSIONS = {8: 9, 10: 4, 11: 9, 12: 4, 14: 5, 18: 3}
-MEMBER_ID_REQUIRED, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS = 79, 15, 14
+MEMBER_ID_REQUIRED = 79
+# Loading, not available, and one that does not know yet that it is the coordinator.
+COORDINATOR_COMES = (14, 15, 16)
 CLIENT_ID = b"bench-groups"
 
 
@@ -151,8 +153,7 @@ async def _find_coordinator(address: tuple[str, int], group: str) -> None:
     while True:
         found = await connection.ask(FindCoordinatorRequest(coordinator_keys=[group]))
         heard = await connection.ask(HeartbeatRequest(group_id=group, member_id="nobody"))
-        waiting_for = (COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS)
-        if found.coordinators[0].error_code not in waiting_for and heard.error_code not in waiting_for:
+        if not {found.coordinators[0].error_code, heard.error_code} & set(COORDINATOR_COMES):
             break
         await asyncio.sleep(0.05)
     connection.close()

@@ -11,15 +11,16 @@ from typing import Any
 
 from bench import brokers
 from bench.page import write_page
-from bench.side_by_side import compare, peers, result, table, text
+from bench.side_by_side import choosing, compare, peers, result, text
+from bench.side_by_side.effort import EFFORTS, Effort
 from bench.side_by_side.judging import OTHER_PEERS
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.rows import KAFKA, PENSTOCK, Scenario
 from bench.side_by_side.runner import measured_rows
+from bench.side_by_side.table import scenarios
 
 BUSY_LOAD_AVERAGE = 0.5
 SYSTEMS = (PENSTOCK, KAFKA, *OTHER_PEERS)
-EFFORTS = {"full": table.FULL, "small": table.SMALL, "tiny": table.TINY}
 
 
 def main() -> int:
@@ -37,9 +38,9 @@ def main() -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    chosen = table.QUICK if arguments.quick else arguments.rows or ["*"]
+    chosen = choosing.QUICK if arguments.quick else arguments.rows or ["*"]
     effort = EFFORTS["small" if arguments.quick else arguments.effort]
-    everything = table.scenarios(effort)
+    everything = scenarios(effort)
     order = [row.name for scenario in everything for row in scenario.rows]
     is_partial = arguments.quick or arguments.rows or arguments.systems or arguments.effort != "full"
     path = arguments.output or (result.PARTIAL if is_partial else result.LATEST)
@@ -51,22 +52,22 @@ def _measure(arguments: argparse.Namespace) -> int:
             f"this machine is busy with other work (load average {os.getloadavg()[0]:.1f}): the figures will be wrong"
         )
     kept = result.Result.begin(path, command, versions, order, resume=arguments.resume)
-    _run(table.wanted(everything, chosen), arguments, kept)
+    _run(choosing.wanted(everything, chosen), arguments, effort, kept)
     rows = kept.document["rows"]
     print("\n".join(["", text.table(rows), "", text.missing_text(rows), "", text.goals_text(rows), f"\n{path}"]))
     _write(arguments, kept.document)
     return 0
 
 
-def _run(scenarios: list[Scenario], arguments: argparse.Namespace, kept: result.Result) -> None:
+def _run(wanted: list[Scenario], arguments: argparse.Namespace, effort: Effort, kept: result.Result) -> None:
     left_out = [system for system in SYSTEMS if arguments.systems and system not in arguments.systems]
     missing = {**peers.missing(), **dict.fromkeys(left_out, "it was left out by --systems")}
     with brokers.scratch(arguments.data_root) as directory, Laboratory(directory, pin=arguments.pin) as laboratory:
-        for scenario in scenarios:
+        for scenario in wanted:
             if {row.name for row in scenario.rows} <= kept.measured:
                 continue
             started = time.monotonic()
-            rows = measured_rows(peers.with_peers(scenario), laboratory, arguments.repeat, missing)
+            rows = measured_rows(peers.with_peers(scenario, effort), laboratory, arguments.repeat, missing)
             kept.add(rows)
             print("\n".join(text.line(row) for row in rows), f" [{time.monotonic() - started:.0f} s]", flush=True)
 
@@ -93,7 +94,7 @@ def _compare(old_path: Path, new_path: Path) -> int:
 
 
 def _list() -> int:
-    for scenario in table.scenarios():
+    for scenario in scenarios():
         for row in scenario.rows:
             print(f"{row.name:<34} {row.durability:<10} {row.unit:<16} {row.goal.text() if row.goal else ''}")
     return 0

@@ -19,7 +19,6 @@ from bench.side_by_side.rows import Figures, Once
 
 VALUE_BYTES = 1_000
 REQUESTS_PER_S = 1_000
-SECONDS = 5.0
 CONSUMERS_COUNT = 20
 
 
@@ -27,8 +26,8 @@ CONSUMERS_COUNT = 20
 class EndToEnd:
     messages_per_s: int
     acks: int
+    seconds: float
     consumers_count: int = 1
-    seconds: float = SECONDS
 
     @property
     def steady(self) -> Steady:

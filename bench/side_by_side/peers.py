@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import partial
 
 from bench.peers import PEERS, Peer
+from bench.side_by_side.effort import Effort
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.loads import SIZES
 from bench.side_by_side.rows import PAGE_CACHE, Figures, Once, Prepare, Scenario
 
-# One repetition of a peer that runs.
-Work = Callable[[Peer], Figures]
+# One repetition on a peer that runs.
+Work = Callable[[Effort, Peer], Figures]
 
 
 def missing() -> dict[str, str]:
@@ -25,7 +26,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def with_peers(scenario: Scenario) -> Scenario:
+def with_peers(scenario: Scenario, effort: Effort) -> Scenario:
     """The scenario with the same work for the peers, where its first row is one that they can have."""
     name = scenario.rows[0].name
     if name == "cold-start":
@@ -33,12 +34,12 @@ def with_peers(scenario: Scenario) -> Scenario:
     work = _WORK.get(name)
     if work is None or any(row.durability != PAGE_CACHE for row in scenario.rows):
         return scenario
-    prepare: Prepare = partial(_running, work)
+    prepare: Prepare = partial(_running, partial(work, effort))
     return replace(scenario, peers=dict.fromkeys(PEERS, prepare))
 
 
 @contextmanager
-def _running(work: Work, laboratory: Laboratory, system: str) -> Iterator[Once]:
+def _running(work: Callable[[Peer], Figures], laboratory: Laboratory, system: str) -> Iterator[Once]:
     with (
         laboratory.directory(system) as directory,
         PEERS[system].start(directory, laboratory.cores.broker) as peer,
@@ -58,8 +59,8 @@ def _cold_start_once(laboratory: Laboratory, system: str) -> Figures:
             return {"first_write_s": first_write_s, "idle_mb": peer.idle_resident_mb()}
 
 
-def _throughput(value_bytes: int, peer: Peer) -> Figures:
-    produced, consumed = peer.produce(value_bytes), peer.consume(value_bytes)
+def _throughput(value_bytes: int, effort: Effort, peer: Peer) -> Figures:
+    produced, consumed = (work(value_bytes, effort.volume_bytes) for work in (peer.produce, peer.consume))
     return {
         "produce_mb_per_s": produced.mb_per_s,
         "produce_cpu_s_per_gb": produced.cpu_s_per_gb,
@@ -68,8 +69,8 @@ def _throughput(value_bytes: int, peer: Peer) -> Figures:
     }
 
 
-def _latency(messages_per_s: int, peer: Peer) -> Figures:
-    return peer.latency(messages_per_s)
+def _latency(messages_per_s: int, effort: Effort, peer: Peer) -> Figures:
+    return peer.latency(messages_per_s, effort.seconds)
 
 
 # By the first row of the scenario. A peer's acknowledgement is that of its only node, as acks=1 is.

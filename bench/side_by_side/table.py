@@ -1,13 +1,12 @@
 """Every row of the benchmark with its goal, in the order of the result: what was promised before it was measured."""
 
-import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from bench.raw_produce import ACKS_ALL
 from bench.side_by_side import clusters, compacting, coordination, reading, starting
-from bench.side_by_side.latency import CONSUMERS_COUNT, SECONDS, EndToEnd, acknowledgement, end_to_end
+from bench.side_by_side.effort import FULL, Effort
+from bench.side_by_side.latency import CONSUMERS_COUNT, EndToEnd, acknowledgement, end_to_end
 from bench.side_by_side.library_clients import CLIENTS, library_throughput
 from bench.side_by_side.loads import LOADS, VOLUME_BYTES, Load
 from bench.side_by_side.raw_throughput import raw_throughput
@@ -35,27 +34,6 @@ OF_THE_MACHINE = Goal(AT_LEAST, 0.8, of=MACHINE)
 
 SIZE_ON_DISK = ("1kb-1p-none", "1kb-1p-lz4")
 LOADED = "1kb-12p-none"
-QUICK = (
-    *("limit-*", "bulk-fetch", "*-raw-1kb-1p-none", "single-record-8c", "latency-*-1000-acks-1", "ack-*-fsync"),
-    *("transactions", "cold-start", "memory-idle"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much of everything; a row's meaning does not depend on it."""
-
-    volume_bytes: int = VOLUME_BYTES
-    counts_share: float = 1.0
-    """Of messages and requests."""
-    seconds: float = SECONDS
-
-    def count(self, full: int) -> int:
-        return max(64, int(full * self.counts_share))
-
-
-FULL, SMALL = Effort(), Effort(192 << 20, 0.5, 3.0)
-TINY = Effort(16 << 20, 0.02, 1.0)
 
 
 def scenarios(effort: Effort = FULL) -> list[Scenario]:
@@ -116,7 +94,7 @@ def _latencies(effort: Effort) -> list[Scenario]:
         for acks, acks_name in ((1, "1"), (ACKS_ALL, "all")):
             name = f"{messages_per_s}-acks-{acks_name}"
             judged = ("p50", "p99") if messages_per_s == 1_000 else ()
-            work = partial(end_to_end, EndToEnd(messages_per_s, acks, seconds=effort.seconds))
+            work = partial(end_to_end, EndToEnd(messages_per_s, acks, effort.seconds))
             found.append(Scenario(_percentiles("latency", name, judged), work))
     flushed = Row("ack-p99-1000-fsync", "p99_ms", "ms", FLUSHED_ACKNOWLEDGEMENT, False, FSYNC)
     others = [Row(f"ack-{each}-1000-fsync", f"{each}_ms", "ms", None, False, FSYNC) for each in ("p50", "p99.9")]
@@ -140,7 +118,7 @@ def _reading(effort: Effort) -> list[Scenario]:
         Row(f"fan-out-{CONSUMERS_COUNT}", "mb_per_s", "MB/s"),
         Row(f"fan-out-{CONSUMERS_COUNT}-cpu", "cpu_s_per_gb", "CPU s/GB", higher_is_better=False),
     )
-    live = EndToEnd(1_000, 1, CONSUMERS_COUNT, effort.seconds)
+    live = EndToEnd(1_000, 1, effort.seconds, CONSUMERS_COUNT)
     return [
         Scenario(catch_up, partial(reading.catch_up, effort.volume_bytes)),
         Scenario(fan_out, partial(reading.fan_out, effort.volume_bytes // 4)),
@@ -218,17 +196,4 @@ def _clusters(effort: Effort) -> list[Scenario]:
     return [
         Scenario(replicated, partial(clusters.replicated_produce, effort.count(16_000))),
         Scenario(failover, clusters.failover_time),
-    ]
-
-
-def wanted(everything: Sequence[Scenario], patterns: Sequence[str]) -> list[Scenario]:
-    """Those with a row of such a name; a pattern that fits none is an error."""
-    names = [row.name for scenario in everything for row in scenario.rows]
-    for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
-            raise SystemExit(f"no row is called {pattern}; --list names them all")
-    return [
-        scenario
-        for scenario in everything
-        if any(fnmatch.fnmatchcase(row.name, pattern) for row in scenario.rows for pattern in patterns)
     ]

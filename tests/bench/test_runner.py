@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from bench.side_by_side.choosing import QUICK, wanted
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.rows import Figures, Once, Row, Scenario
 from bench.side_by_side.runner import measured_rows
-from bench.side_by_side.table import scenarios, wanted
+from bench.side_by_side.table import scenarios
 
 pytestmark = pytest.mark.quick
 
@@ -97,5 +98,6 @@ def test_given_patterns_when_rows_are_chosen_then_whole_scenarios_come_and_an_un
     [chosen] = wanted(scenarios(), ["memory-idle"])
     assert [row.name for row in chosen.rows] == ["cold-start", "memory-idle"]
 
+    assert wanted(scenarios(), QUICK)
     with pytest.raises(SystemExit, match="no row is called produce-rwa"):
         wanted(scenarios(), ["produce-rwa-*"])
