@@ -168,7 +168,7 @@ def _table(rows: Sequence[PageRow]) -> str:
     body = "".join(f"<tr>{_cells(row)}</tr>" for row in rows)
     return (
         "<h2>All rows</h2>"
-        "<p class='note'>The ratio is Penstock's figure divided by Kafka's. In brackets: the lowest and the highest "
+        "<p class='note'>The ratio is Penstock's figure divided by Kafka's. Small: the lowest and the highest "
         "repetition.</p>"
         f'<div class="card"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
@@ -181,7 +181,7 @@ def _cells(row: PageRow) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
     return (
         f"<td>{escape(row.name)}</td>"
-        f'<td class="text">{escape(row.durability)}</td>{"".join(_figure_cell(row, system) for system in SYSTEMS)}'
+        f'<td class="text unit">{escape(row.durability)}</td>{"".join(_figure_cell(row, system) for system in SYSTEMS)}'
         f"<td>{_limits_text(row)}</td>"
         f'<td class="text">{escape(row.unit)}</td><td>{ratio}</td><td class="text">{escape(goal)}</td>'
         f'<td class="text {verdict}">{verdict}</td>'
@@ -189,7 +189,7 @@ def _cells(row: PageRow) -> str:
 
 
 def _limits_text(row: PageRow) -> str:
-    return ", ".join(f"{number(row.figures[each])} ({each})" for each in LIMITS if each in row.figures)
+    return ", ".join(f"{number(row.figures[each])}<small>{each}</small>" for each in LIMITS if each in row.figures)
 
 
 def _figure_cell(row: PageRow, system: str) -> str:
@@ -197,7 +197,7 @@ def _figure_cell(row: PageRow, system: str) -> str:
     if value is None:
         return f'<td class="none" title="{escape(row.reasons.get(system, "not measured"))}">n/a</td>'
     low, high = row.spread.get(system, (value, value))
-    spread = f" ({number(low)} to {number(high)})" if low < high else ""
+    spread = f"<small>{number(low)} to {number(high)}</small>" if low < high else ""
     return f"<td>{number(value)}{spread}</td>"
 
 

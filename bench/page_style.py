@@ -57,8 +57,10 @@ svg .grid { stroke: var(--grid); } svg .rule { stroke: var(--line); }
 svg .even { stroke: var(--muted); stroke-width: 1.5; }
 svg .goal { stroke: var(--goal); stroke-width: 2.5; }
 svg .whisker { stroke: var(--ink); stroke-width: 1.3; fill: none; opacity: 0.65; }
-table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 5px 9px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: 5px 7px; border-bottom: 1px solid var(--line); vertical-align: top; }
+td small, td.unit { white-space: nowrap; }
+td small { display: block; color: var(--muted); font-size: 11px; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 thead th { color: var(--muted); font-weight: 600; }
 td.met { color: var(--good); } td.missed { color: var(--bad); font-weight: 600; }
