@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
+from penstock.spark.pipelines import checkpoints
 from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.transform import plan_transform, transform
 from penstock.wire.errors import UnknownTopic
 from tests.spark.piping import Found, Given, create, fill, fill_json, read, values
@@ -93,59 +94,40 @@ def test_given_a_batch_that_is_done_again_when_it_has_the_time_in_it_then_it_is_
 
 def test_given_sql_that_sets_everything_when_it_runs_then_records_are_as_it_says(topics: Topics) -> None:
     fill_json(topics.bootstrap, topics.source, [{"user": "eve", "ms": 12}, {"user": "bob", "ms": 7}])
-    sql = """
+    other = f"{topics.target}-other"
+    create(topics.bootstrap, other, partitions=2)
+    sql = f"""
         WITH parted AS (SELECT json.user AS who, json.ms, offset FROM input)
-        SELECT who AS key, to_json(named_struct('seconds', ms / 1000)) AS value, CAST(1 - offset AS INT) AS partition,
+        SELECT if(ms > 10, '{topics.target}', '{other}') AS topic, CAST(1 - offset AS INT) AS partition,
+               who AS key, to_json(named_struct('seconds', ms / 1000)) AS value,
                array(named_struct('key', 'who', 'value', CAST(who AS BINARY))) AS headers,
                timestamp_millis(ms) AS timestamp
         FROM parted
     """
 
-    topics.run(sql=sql, schema="user STRING, ms BIGINT")
+    topics.run(sql=sql, schema="user STRING, ms BIGINT", to=None)
 
-    assert read(topics.bootstrap, topics.target) == [
-        [Found(b'{"seconds":0.007}', b"bob", (("who", b"bob"),), 7)],
-        [Found(b'{"seconds":0.012}', b"eve", (("who", b"eve"),), 12)],
-    ]
-
-
-def test_given_a_column_topic_when_it_runs_then_every_record_goes_where_it_says(topics: Topics) -> None:
-    other = f"{topics.target}-other"
-    create(topics.bootstrap, other)
-    fill(topics.bootstrap, topics.source, [Given("x1"), Given("y1"), Given("x2")])
-    sql = f"SELECT value, if(value LIKE 'x%', '{topics.target}', '{other}') AS topic FROM input"
-
-    topics.run(sql=sql, to=None)
-
-    assert values(topics.bootstrap, topics.target) == [[b"x1", b"x2"], []]
-    assert values(topics.bootstrap, other) == [[b"y1"]]
-
-
-def test_given_a_function_when_it_runs_then_its_rows_are_written(topics: Topics) -> None:
-    def doubled(records: DataFrame) -> DataFrame:
-        return records.withColumn("value", F.explode(F.array("value", F.upper("value"))))
-
-    fill(topics.bootstrap, topics.source, [Given("a"), Given("b")])
-
-    topics.run(sql=None, function=doubled)
-
-    assert values(topics.bootstrap, topics.target)[0] == [b"a", b"A", b"b", b"B"]
+    bob = Found(b'{"seconds":0.007}', b"bob", (("who", b"bob"),), 7)
+    eve = Found(b'{"seconds":0.012}', b"eve", (("who", b"eve"),), 12)
+    assert read(topics.bootstrap, topics.target) == [[], [eve]]
+    assert read(topics.bootstrap, other) == [[bob], []]
 
 
 def test_given_a_function_by_name_with_code_for_executors_when_it_runs_then_they_need_not_have_its_module(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_on_the_driver.py").write_text(
-        "from pyspark.sql.functions import udf\n"
+        "from pyspark.sql.functions import explode, split, udf\n"
         "def reversed_values(records):\n"
-        "    return records.withColumn('value', udf(lambda text: text[::-1])('value'))\n"
+        "    words = records.withColumn('value', explode(split('value', ' ')))\n"
+        "    return words.withColumn('value', udf(lambda text: text[::-1])('value'))\n"
     )
     monkeypatch.chdir(tmp_path)
-    fill(topics.bootstrap, topics.source, [Given("abc")])
+    fill(topics.bootstrap, topics.source, [Given("abc de"), Given("f")])
 
     topics.run(function="only_on_the_driver:reversed_values")
 
-    assert values(topics.bootstrap, topics.target)[0] == [b"cba"]
+    assert values(topics.bootstrap, topics.target)[0] == [b"cba", b"ed", b"f"]
 
 
 def test_given_values_that_are_not_json_when_there_is_a_quarantine_then_they_are_there_with_the_reason(
@@ -239,19 +221,17 @@ def test_given_a_target_of_fewer_partitions_when_it_is_planned_then_it_is_refuse
 
 
 def test_given_a_query_that_is_not_repeatable_when_at_least_once_is_enough_then_it_may_run(topics: Topics) -> None:
-    fill(topics.bootstrap, topics.source, [Given("a")])
+    lines = topics.plan(sql="SELECT concat(value, uuid()) AS value FROM input", exactly_once=False)
 
-    topics.run(sql="SELECT concat(value, uuid()) AS value FROM input", exactly_once=False)
-
-    ((value,), _) = values(topics.bootstrap, topics.target)
-    assert value is not None and len(value) == 37
+    assert ("to", f"topic {topics.target}, at least once") in lines
 
 
 def test_given_a_checkpoint_of_another_transform_when_it_is_planned_then_it_is_refused(topics: Topics) -> None:
-    fill(topics.bootstrap, topics.source, [Given("a")])
-    topics.run(sql=VALUE)
     other = f"{topics.target}-other"
     create(topics.bootstrap, other, partitions=2)
+    purpose = {"pipeline": "transform", "from": topics.source, "to": topics.target}
+    checkpoints.claim(Files(topics.spark), topics.checkpoint, purpose)
+    topics.plan(sql=VALUE)
 
     with pytest.raises(PipelineError, match="is of another query: its to is"):
         topics.plan(sql=VALUE, to=other)
