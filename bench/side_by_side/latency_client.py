@@ -19,7 +19,7 @@ STALL_S = 30
 MAX_WAIT_MS = 500
 FETCH_BYTES = 1 << 20
 # In a request of `fetch_partitions_request` with one partition: behind its offset are 8 + 4 + 8 + 4 bytes and the rest.
-_OFFSET_FROM_END = 8 + 4 + 8 + 4 + len(wire.NO_TAGS) + len(wire.NO_TAGS) + 1 + 1 + len(wire.NO_TAGS)
+OFFSET_FROM_END = 8 + 4 + 8 + 4 + len(wire.NO_TAGS) + len(wire.NO_TAGS) + 1 + 1 + len(wire.NO_TAGS)
 _BATCH_LENGTH_POSITION, _LAST_OFFSET_DELTA_POSITION = 8, 23
 
 
@@ -109,7 +109,7 @@ class _Consumer(_Frames):
         self._request = bytearray(
             wire.fetch_partitions_request(topic_id, {0: offset}, FETCH_BYTES, max_wait_ms=MAX_WAIT_MS)
         )
-        self._offset_position = len(self._request) - _OFFSET_FROM_END
+        self._offset_position = len(self._request) - OFFSET_FROM_END
         self._offset = offset
         self.socket.sendall(self._request)
 
@@ -120,14 +120,14 @@ class _Consumer(_Frames):
         """The numbers of the requests whose records have come, and the next fetch is on its way."""
         before = self._offset
         for response in self._arrived():
-            self._offset = _next_offset(wire.fetched_records(response), self._offset)
+            self._offset = next_offset(wire.fetched_records(response), self._offset)
             struct.pack_into(">q", self._request, self._offset_position, self._offset)
             self.socket.sendall(self._request)
         first, last = ((each - first_offset) // records_per_request for each in (before, self._offset))
         return list(range(first, last))
 
 
-def _next_offset(records: bytes, offset: int) -> int:
+def next_offset(records: bytes, offset: int) -> int:
     """After the last batch of a fetch; a waiting fetch may have brought nothing."""
     position = 0
     while position < len(records):
