@@ -8,6 +8,7 @@ from bench.side_by_side.loads import BATCH_BYTES, LOADS, Load
 from bench.side_by_side.stub_answers import Answers
 
 from bench import payloads, wire
+from penstock.core.ids import TopicId
 from penstock.protocol.messages.records import (
     FetchableTopicResponse,
     FetchPartition,
@@ -20,7 +21,7 @@ from penstock.protocol.records import iterate
 
 pytestmark = pytest.mark.quick
 
-TOPIC_ID = bytes(range(16))
+TOPIC_ID = TopicId(bytes(range(16)))
 HEADER_BYTES = 4 + 2 + 2 + 4 + 2 + len(wire.CLIENT_ID) + 1
 
 
