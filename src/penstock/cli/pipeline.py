@@ -23,6 +23,7 @@ from penstock.cli.pipeline_options import (
     Kafka,
     Master,
     MaxPerBatch,
+    SkipLost,
     SparkSettings,
     carry_out,
     spark_session,
@@ -61,10 +62,7 @@ def archive(
     file_size: Annotated[
         int, typer.Option("--file-size", metavar="MB", min=1, help="What small files are merged into.")
     ] = 128,
-    skip_lost: Annotated[
-        bool,
-        typer.Option("--skip-lost", help="Pass over records that are deleted already; they are an error otherwise."),
-    ] = False,
+    skip_lost: SkipLost = False,
     catalog_property: CatalogProperties = None,
     follow: Follow = False,
     interval: Interval = DEFAULT_INTERVAL_S,

@@ -66,6 +66,9 @@ MaxPerBatch = Annotated[
     int | None,
     typer.Option("--max-per-batch", metavar="N", min=1, help="At most this many offsets in a batch."),
 ]
+SkipLost = Annotated[
+    bool, typer.Option("--skip-lost", help="Pass over records that are deleted already; they are an error otherwise.")
+]
 CatalogProperties = Annotated[
     list[str] | None,
     typer.Option(

@@ -15,6 +15,8 @@ from penstock.spark.errors import DataLost
 from penstock.spark.ranges import OffsetRange
 
 _log = logging.getLogger(__name__)
+# What to do about it; a pipeline calls it otherwise.
+GOES_ON = "failOnDataLoss=false goes on with what is there"
 _MOST_NAMED = 5
 
 
@@ -35,7 +37,7 @@ def report(losses: Iterable[str], *, fails: bool) -> None:
     if len(lost) > _MOST_NAMED:
         text += f"; and {len(lost) - _MOST_NAMED} more"
     if fails:
-        raise DataLost(f"{text} (failOnDataLoss=false goes on with what is there)")
+        raise DataLost(f"{text} ({GOES_ON})")
     _log.warning("data lost, going on with what is there: %s", text)
 
 

@@ -35,7 +35,7 @@ from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running
 from penstock.spark.pipelines.table_home import read_table
 from penstock.spark.pipelines.topic_target import opened
-from penstock.spark.pipelines.topics import Brokers, TopicSource
+from penstock.spark.pipelines.topics import Brokers, TopicSource, read_options
 from penstock.spark.pipelines.window_query import Answer, WindowQuery
 from penstock.spark.pipelines.window_targets import Emit, WindowTable, WindowTarget, WindowTopic, parse_emit
 from penstock.spark.pipelines.windows import Windows
@@ -64,6 +64,7 @@ def plan_aggregate(
     emit: str = "final",
     quarantine: str | None = None,
     skip_bad: bool = False,
+    skip_lost: bool = False,
     checkpoint: str | None = None,
     starting_offsets: str = "earliest",
     max_per_batch: int | None = None,
@@ -80,9 +81,7 @@ def plan_aggregate(
     files = Files(spark)
     brokers = Brokers(bootstrap, kafka or {})
     target = _target(files, brokers, to_topic, to, table, parse_emit(emit), catalog or {})
-    options = {"includeHeaders": "true", "startingOffsets": starting_offsets}
-    if max_per_batch is not None:
-        options["maxOffsetsPerTrigger"] = str(max_per_batch)
+    options = read_options(max_per_batch, skip_lost) | {"startingOffsets": starting_offsets}
     query = WindowQuery(
         windows=Windows.parse(window, slide, watermark),
         time=time,

@@ -26,7 +26,7 @@ from penstock.spark.pipelines.merging import FileSizes
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running, run
 from penstock.spark.pipelines.table_schema import QUARANTINED, REASON, evolved, records_of, with_fields
-from penstock.spark.pipelines.topics import Brokers, TopicSource
+from penstock.spark.pipelines.topics import Brokers, TopicSource, read_options
 from penstock.spark.pipelines.values import ValueFormat, taken_apart, value_format
 
 log = logging.getLogger(__name__)
@@ -68,12 +68,7 @@ def plan_archive(
     source = TopicSource(
         Brokers(bootstrap, kafka or {}),
         tuple(dict.fromkeys(topics)),
-        {
-            "failOnDataLoss": str(not skip_lost).lower(),
-            "includeHeaders": "true",
-            "maxOffsetsPerTrigger": str(max_per_batch),
-            "maxRecordsPerPartition": str(_MAX_PER_TASK),
-        },
+        read_options(max_per_batch, skip_lost) | {"maxRecordsPerPartition": str(_MAX_PER_TASK)},
     )
     plan = ArchivePlan(
         spark=spark,

@@ -6,6 +6,8 @@ import re
 
 from pyspark.errors import PySparkException
 
+from penstock.spark.data_loss import GOES_ON
+
 _RAISED = re.compile(r"^(?:\w+\.)*(?P<name>\w*(?:Error|Exception|Exit|Lost|Refused|Recreated|TimedOut)): (?P<why>.+)$")
 _PLUMBING = ("PySparkRuntimeError", "SparkException", "Py4JException", "SparkRuntimeException", "Py4JJavaError")
 
@@ -25,7 +27,7 @@ def why(error: Exception) -> str:
     if not isinstance(error, PySparkException) and "Traceback" not in text:
         return text
     if ours := list(_OURS.finditer(text)):
-        return ours[-1]["why"]
+        return ours[-1]["why"].replace(GOES_ON, "--skip-lost goes on with what is there")
     found = [match for line in text.splitlines() if (match := _RAISED.match(line.strip()))]
     # Causes come later than what they cause; what Spark says of its own calls explains nothing.
     for match in reversed(found):

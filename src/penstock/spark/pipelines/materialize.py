@@ -42,7 +42,7 @@ from penstock.spark.pipelines.table_home import TableHome, read_table
 from penstock.spark.pipelines.table_schema import evolved
 from penstock.spark.pipelines.table_upkeep import DEFAULT_KEPT_S, Upkeep
 from penstock.spark.pipelines.topic_target import TopicTarget, opened
-from penstock.spark.pipelines.topics import Brokers, TopicSource
+from penstock.spark.pipelines.topics import Brokers, TopicSource, read_options
 
 __all__ = ["materialize", "plan_materialize", "read_table"]
 
@@ -71,6 +71,7 @@ def plan_materialize(
     buckets: int | None = None,
     quarantine: str | None = None,
     skip_bad: bool = False,
+    skip_lost: bool = False,
     kept_s: float = DEFAULT_KEPT_S,
     checkpoint: str | None = None,
     max_per_batch: int | None = None,
@@ -87,9 +88,7 @@ def plan_materialize(
     files = Files(spark)
     fields = None if schema is None else json_values.parse_schema(schema)
     changelog = Changelog(_one_of(Envelope, "--envelope", envelope), _one_of(KeyKind, "--key", key), fields)
-    options = {"includeHeaders": "true"}
-    if max_per_batch is not None:
-        options["maxOffsetsPerTrigger"] = str(max_per_batch)
+    options = read_options(max_per_batch, skip_lost)
     home = table_home.planned(files, to, "materialize", table)
     plan = MaterializePlan(
         spark=spark,

@@ -66,6 +66,12 @@ class Brokers:
         return {entry.name: entry.value or "" for entry in found.configs}
 
 
+def read_options(max_per_batch: int | None, skip_lost: bool) -> dict[str, str]:
+    """As all pipelines read: with headers, and to an end where records are gone, unless those may be skipped."""
+    options = {"includeHeaders": "true", "failOnDataLoss": str(not skip_lost).lower()}
+    return options if max_per_batch is None else {**options, "maxOffsetsPerTrigger": str(max_per_batch)}
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSource:
     """Topics to read. `options` are further ones of the format, such as startingOffsets or failOnDataLoss."""

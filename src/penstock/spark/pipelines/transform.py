@@ -34,7 +34,7 @@ from penstock.spark.pipelines.queries import FunctionQuery, Query, SqlQuery
 from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running, run
 from penstock.spark.pipelines.settings import STREAMS, settings
 from penstock.spark.pipelines.topic_target import TopicTarget, opened
-from penstock.spark.pipelines.topics import Brokers, TopicSource
+from penstock.spark.pipelines.topics import Brokers, TopicSource, read_options
 
 _KEPT = ("key", "value", "partition", "headers", "timestamp")
 _JSON = "json"
@@ -52,6 +52,7 @@ def plan_transform(
     schema: str | None = None,
     quarantine: str | None = None,
     skip_bad: bool = False,
+    skip_lost: bool = False,
     exactly_once: bool = True,
     starting_offsets: str = "earliest",
     max_per_batch: int | None = None,
@@ -65,9 +66,7 @@ def plan_transform(
     not of it go to the topic `quarantine`, are left out with `skip_bad`, or else end the pipeline.
     """
     brokers = Brokers(bootstrap, kafka or {})
-    options = {"includeHeaders": "true", "startingOffsets": starting_offsets}
-    if max_per_batch is not None:
-        options["maxOffsetsPerTrigger"] = str(max_per_batch)
+    options = read_options(max_per_batch, skip_lost) | {"startingOffsets": starting_offsets}
     wanted = _Wanted(
         source=TopicSource(brokers, (topic,), options),
         target=TopicTarget(brokers, to, exactly_once),
