@@ -106,7 +106,7 @@ def check_end_offsets(broker: BrokerProcess, topic: str, batch: wire.Batch, scen
 
 def produce_ceiling_row(scenario: Produce, repeat: int) -> Row:
     batch = scenario.batch()
-    exchange, response = _stub_exchange(scenario, batch)
+    exchange, response = stub_exchange(f"bench-{scenario.name}-0", batch, scenario.acks)
     exchanges = [exchange] * scenario.connections
     return ceiling_row(scenario.name, scenario.figure, exchanges, response, repeat, scenario.requests, len(batch.data))
 
@@ -125,7 +125,7 @@ def latencies_once(scenario: Produce, broker: BrokerProcess) -> dict[str, float]
 
 
 def latency_floor_row(scenario: Produce, repeat: int) -> Row:
-    exchange, response = _stub_exchange(scenario, scenario.batch())
+    exchange, response = stub_exchange(f"bench-{scenario.name}-0", scenario.batch(), scenario.acks)
     with stub(exchange.request_size, response) as address:
         rounds = [latency_figures(_open_loop(address, [exchange] * scenario.connections)) for _ in range(repeat)]
     return Row(scenario.name, "stub", median_figures(rounds))
@@ -161,10 +161,10 @@ def first_success(
         time.sleep(pause_s)
 
 
-def _stub_exchange(scenario: Produce, batch: wire.Batch) -> tuple[Exchange, bytes]:
-    topic = f"bench-{scenario.name}-0"
+def stub_exchange(topic: str, batch: wire.Batch, acks: int = 1) -> tuple[Exchange, bytes]:
+    """For a server that only counts: what to send, and what it is to answer."""
     response = wire.produce_response(topic, 0)
-    request = wire.produce_request(topic, 0, batch, scenario.acks)
+    request = wire.produce_request(topic, 0, batch, acks)
     return _exchange(request, response, wire.produce_error_position(topic)), response
 
 

@@ -3,9 +3,10 @@
 It answers every `request_size` bytes with the next response of a prepared buffer, whatever the bytes are.
 """
 
+import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
@@ -15,10 +16,10 @@ RECEIVE_BUFFER_BYTES = 1 << 20
 
 
 @contextmanager
-def stub(request_size: int, response: bytes) -> Iterator[tuple[str, int]]:
-    """Runs the stub in its own process and yields its address."""
+def stub(request_size: int, response: bytes, cores: Collection[int] = ()) -> Iterator[tuple[str, int]]:
+    """Runs the stub in its own process, on these cores or where its parent is, and yields its address."""
     here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=_serve, args=(there, request_size, response), daemon=True)
+    process = SPAWN.Process(target=_serve, args=(there, request_size, response, cores), daemon=True)
     process.start()
     try:
         yield "127.0.0.1", here.recv()
@@ -27,7 +28,9 @@ def stub(request_size: int, response: bytes) -> Iterator[tuple[str, int]]:
         process.join()
 
 
-def _serve(parent: Connection, request_size: int, response: bytes) -> None:
+def _serve(parent: Connection, request_size: int, response: bytes, cores: Collection[int]) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)
     server = socket.create_server(("127.0.0.1", 0))
     parent.send(server.getsockname()[1])
     responses = response * max(1, (1 << 16) // len(response))

@@ -128,9 +128,3 @@ def _bulk_once(broker: BrokerProcess, log: _Log) -> Figures:
     run = measure(broker, replay, broker.address, [log.fetches], rounds * log.fetches_count)
     volume_bytes = rounds * log.fetches_count * log.bytes_per_fetch
     return {"mb_per_s": volume_bytes / 1e6 / run.elapsed_s, "cpu_s_per_gb": run.broker_cpu_s / (volume_bytes / 1e9)}
-
-
-@contextmanager
-def loopback(laboratory: Laboratory, system: str) -> Iterator[Once]:
-    del laboratory, system
-    yield lambda: asdict(machine.sent_from_memory(machine.SENDFILE_CHUNK_BYTES))

@@ -12,7 +12,7 @@ from tests.testkit.broker_process import BrokerProcess
 from bench import brokers
 from bench.measuring import measure
 from bench.raw_produce import Produce, check_end_offsets, produce_exchanges
-from bench.replay import replay
+from bench.replay import Exchange, replay
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.rows import Figures, Once
 
@@ -23,14 +23,22 @@ VALUE_BYTES = 100
 @contextmanager
 def single_records(connections: int, requests: int, laboratory: Laboratory, system: str) -> Iterator[Once]:
     broker = laboratory.broker(system)
-    load = Produce("single", 0, VALUE_BYTES, connections=connections, requests=requests)
-    yield lambda: _once(broker, replace(load, name=laboratory.topic("single")))
+    load = single_load(connections, requests)
+    yield lambda: _once(broker, replace(load, name=laboratory.topic(load.name)))
+
+
+def single_load(connections: int, requests: int) -> Produce:
+    return Produce("single", 0, VALUE_BYTES, connections=connections, requests=requests)
+
+
+def in_flight(exchanges: list[Exchange]) -> list[Exchange]:
+    return [replace(each, window=IN_FLIGHT) for each in exchanges]
 
 
 def _once(broker: BrokerProcess, load: Produce) -> Figures:
     batch = load.batch()
     brokers.create_topic(broker, load.name, load.connections, load.configs)
-    exchanges = [replace(each, window=IN_FLIGHT) for each in produce_exchanges(broker.address, load.name, batch, load)]
+    exchanges = in_flight(produce_exchanges(broker.address, load.name, batch, load))
     run = measure(broker, replay, broker.address, exchanges, load.requests_per_connection)
     check_end_offsets(broker, load.name, batch, load)
     brokers.delete_topic(broker, load.name)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from bench.raw_produce import ACKS_ALL
-from bench.side_by_side import clusters, compacting, coordination, reading, starting
+from bench.side_by_side import clusters, compacting, coordination, limits, reading, starting
 from bench.side_by_side.effort import FULL, Effort
 from bench.side_by_side.latency import CONSUMERS_COUNT, EndToEnd, acknowledgement, end_to_end
 from bench.side_by_side.library_clients import CLIENTS, library_throughput
@@ -61,8 +61,23 @@ def _limits(effort: Effort) -> list[Scenario]:
         Row("bulk-fetch-cpu", "cpu_s_per_gb", "CPU s/GB", higher_is_better=False),
     )
     return [
-        Scenario(loopback, reading.loopback, (MACHINE,)),
+        Scenario(loopback, limits.loopback, (MACHINE,)),
+        *_client_limits(effort),
         Scenario(bulk, partial(reading.bulk_fetch, effort.volume_bytes), systems),
+    ]
+
+
+def _client_limits(effort: Effort) -> list[Scenario]:
+    """The raw client against a server that only counts."""
+    rows = [("produce", "mb_per_s", "MB/s"), ("fetch", "mb_per_s", "MB/s"), ("single", "requests_per_s", "requests/s")]
+    work = [
+        partial(limits.client_produces, effort.count(60_000)),
+        partial(limits.client_fetches, effort.counts_share),
+        partial(limits.client_single_records, effort.count(240_000)),
+    ]
+    return [
+        Scenario((Row(f"limit-client-{name}", figure, unit),), each, (STUB,))
+        for (name, figure, unit), each in zip(rows, work, strict=True)
     ]
 
 
