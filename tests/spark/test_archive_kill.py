@@ -19,13 +19,14 @@ from pyspark.sql import SparkSession
 from tests.chaos.conftest import FULL, luck, rounds
 from tests.spark.archiving import FORMATS, PARTITIONS, as_rows, rows_in, some_records, visible_files
 from tests.spark.piping import create, fill
-from tests.testkit import BrokerProcess
+from tests.testkit import Broker
 from tests.testkit.waiting import eventually
 
 __all__ = ["luck"]  # a fixture
 
-RECORDS = rounds(short=240, full=1_200)
-PER_BATCH = 40
+PER_BATCH = 20
+# More batches than are waited for before a kill.
+PER_KILL = 4 * PER_BATCH
 _PATIENCE_S = 240
 
 
@@ -33,26 +34,44 @@ _PATIENCE_S = 240
 # What a Parquet table does when it is cut off is tried step by step in test_archive_tables.
 @pytest.mark.parametrize("format", FORMATS if FULL else FORMATS[:1])
 def test_given_a_streaming_archive_when_its_processes_are_killed_again_and_again_then_it_has_every_record_once(
-    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path, luck: random.Random, format: str
+    spark: SparkSession, topic_name: str, tmp_path: Path, luck: random.Random, format: str
 ) -> None:
-    create(broker.bootstrap, topic_name, partitions=PARTITIONS, config={"retention.ms": "-1"})
-    records = some_records(RECORDS)
-    fill(broker.bootstrap, topic_name, records[: RECORDS // 2])
-    with Archiving(broker.bootstrap, topic_name, tmp_path, format) as archive:
-        for _ in range(rounds(short=1, full=20)):
+    kills = _kills(luck)
+    records = some_records((len(kills) + 1) * PER_KILL)
+    with Broker.start(tmp_path / "data") as broker:
+        broker.restart(same_port=True)
+        create(broker.bootstrap, topic_name, partitions=PARTITIONS, config={"retention.ms": "-1"})
+        with Archiving(broker.bootstrap, topic_name, tmp_path, format) as archive:
             archive.start()
-            archive.until_batches(luck.randint(1, 3))
-            archive.for_a_moment(luck.random() * 2)
-            archive.kill(luck)
-        fill(broker.bootstrap, topic_name, records[RECORDS // 2 :])
-        archive.start()
-        archive.until_the_end()
-        archive.stop()
+            for number, with_broker in enumerate(kills):
+                before = archive.batches
+                fill(broker.bootstrap, topic_name, records[number * PER_KILL : (number + 1) * PER_KILL])
+                archive.until_batches(before + luck.randint(1, 3))
+                archive.for_a_moment(luck.random() * 2)
+                if with_broker:
+                    print(f"killing the broker after {archive.batches} batches")
+                    broker.kill()
+                    broker.restart(same_port=True)
+                else:
+                    archive.kill(luck)
+                    archive.start()
+            before = archive.batches
+            fill(broker.bootstrap, topic_name, records[-PER_KILL:])
+            archive.until_batches(before + PER_KILL // PER_BATCH)
+            archive.until_the_end()
+            archive.stop()
 
     assert rows_in(spark, tmp_path / "archive") == as_rows(records)
     if format == "parquet":
         seen = spark.read.parquet(*map(str, visible_files(tmp_path / "archive" / "records")))
-        assert seen.count() == RECORDS
+        assert seen.count() == len(records)
+
+
+def _kills(luck: random.Random) -> list[bool]:
+    """Whether it is the broker that is killed, which the archive has to outlast."""
+    kills = [True, False, *(luck.random() < 0.25 for _ in range(rounds(short=2, full=20) - 2))]
+    luck.shuffle(kills)
+    return kills
 
 
 class Ended(Exception):
@@ -82,8 +101,12 @@ class Archiving:
                 env={**os.environ, "PYTHONFAULTHANDLER": "1"},
             )
 
+    @property
+    def batches(self) -> int:
+        return len(self._batches())
+
     def until_batches(self, count: int) -> None:
-        eventually(lambda: len(self._batches()) >= count, _PATIENCE_S, f"no {count} batches; see {self._log}")
+        eventually(lambda: self.batches >= count, _PATIENCE_S, f"no {count} batches; see {self._log}")
 
     def for_a_moment(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -93,7 +116,7 @@ class Archiving:
         """Everything at once, or one of its processes first: the rest has a moment to go on without it."""
         family = self._family()
         victim = luck.choice([None, *family])
-        print(f"killing {'all' if victim is None else victim.name()} after {len(self._batches())} batches")
+        print(f"killing {'all' if victim is None else victim.name()} after {self.batches} batches")
         if victim is not None:
             victim.kill()
             self.for_a_moment(luck.random())
