@@ -81,6 +81,8 @@ def _run(poller: select.epoll, connections: list["_Connection"]) -> None:
             return
         ready = poller.poll(STALL_S)
         if not ready:
+            for connection in connections:
+                connection.check_unfinished()
             raise TimeoutError(f"no response for {STALL_S} s")
 
 
@@ -134,6 +136,15 @@ class _Connection:
         self._received += received
         self._check(start, start + received)
         return self._received == self._to_receive
+
+    def check_unfinished(self) -> None:
+        """A response shorter than a success, as most errors are, never fills its place: what has come of it tells."""
+        size = self._exchange.response_size
+        begun = self._received % size
+        start = self._received % len(self._ring) - begun
+        frame = self._ring[start : start + begun].tobytes()
+        if any(frame[position] != value for position, value in self._exchange.fixed_bytes if position < begun):
+            raise RuntimeError(f"a response is not a success: {frame[:80].hex(' ')}")
 
     def _check(self, start: int, end: int) -> None:
         """Checks the frames that ended between these two positions of the ring."""
