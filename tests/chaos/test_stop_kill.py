@@ -23,7 +23,7 @@ from tests.cluster.finding import create_topic_over, leader_of, states_of, until
 from tests.testkit import Broker, Cluster, eventually
 
 ALL = (1, 2, 3)
-STOPS = rounds(short=5, full=50)
+STOPS = rounds(short=3, full=50)
 # The calls that are counted, of each thread for itself, and about as many as a stop has of them; with the last ones
 # some brokers stop before. Logs that are closed cut their indexes, and all that is written then comes to its place by a
 # rename.
