@@ -68,6 +68,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.timeout(900)
 def test_given_a_leader_that_is_killed_while_it_stops_then_another_leads_and_nothing_acknowledged_is_lost(
     cluster: Cluster, topic_name: str, luck: random.Random
 ) -> None:
