@@ -23,9 +23,7 @@ class NatsJetStream(Peer):
         "written to the file system of one server, not flushed: the server calls fsync every two minutes by default, "
         "so that messages acknowledged since can be lost when the machine fails"
     )
-    unable: ClassVar[Mapping[str, str]] = {
-        "fsync": "this version has no setting for it (sync_interval: always came with 2.10)"
-    }
+    unable: ClassVar[Mapping[str, str]] = {"fsync": "version 2.9, which Debian 12 has, has no setting for it"}
     protocol = Protocol(
         nats_load.create_stream,
         nats_load.delete_stream,

@@ -91,18 +91,9 @@ def fan_out(volume_bytes: int, laboratory: Laboratory, system: str) -> Iterator[
     broker = laboratory.broker(system)
     log = _Log(broker, laboratory.topic("fan-out"), volume_bytes)
     try:
-        yield lambda: _fan_out_once(broker, log)
+        yield lambda: _read_once(broker, log, connections=CONSUMERS_COUNT)
     finally:
         log.delete()
-
-
-def _fan_out_once(broker: BrokerProcess, log: _Log) -> Figures:
-    run = measure(broker, replay, broker.address, [log.fetches] * CONSUMERS_COUNT, log.fetches_count)
-    volume_bytes = CONSUMERS_COUNT * log.fetches_count * log.bytes_per_fetch
-    return {
-        "mb_per_s": volume_bytes / 1e6 / run.elapsed_s,
-        "cpu_s_per_gb": run.broker_cpu_s / (volume_bytes / 1e9),
-    }
 
 
 # Bulk
@@ -118,13 +109,14 @@ def bulk_fetch(volume_bytes: int, laboratory: Laboratory, system: str) -> Iterat
     broker = laboratory.broker(system)
     log = _Log(broker, laboratory.topic("bulk"), volume_bytes)
     try:
-        yield lambda: _bulk_once(broker, log)
+        yield lambda: _read_once(broker, log, rounds=2)
     finally:
         log.delete()
 
 
-def _bulk_once(broker: BrokerProcess, log: _Log) -> Figures:
-    rounds = 2
-    run = measure(broker, replay, broker.address, [log.fetches], rounds * log.fetches_count)
-    volume_bytes = rounds * log.fetches_count * log.bytes_per_fetch
+def _read_once(broker: BrokerProcess, log: _Log, *, connections: int = 1, rounds: int = 1) -> Figures:
+    """The whole log, so many times on each connection."""
+    fetches_count = rounds * log.fetches_count
+    run = measure(broker, replay, broker.address, [log.fetches] * connections, fetches_count)
+    volume_bytes = connections * fetches_count * log.bytes_per_fetch
     return {"mb_per_s": volume_bytes / 1e6 / run.elapsed_s, "cpu_s_per_gb": run.broker_cpu_s / (volume_bytes / 1e9)}
