@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings the jars of tests/compat/java/pom.xml into .jars/lib and those of tests/spark/java/pom.xml into .jars/spark, and compiles
-# the Java test driver and the Java example into .jars/driver.jar; one of the two with the argument `kafka` or `spark`. Quick when
-# all are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
+# the Java test driver and the Java example into .jars/driver.jar; one of the two with the argument `kafka` or `spark`. Where
+# pyspark is installed, an archive of Spark's classes for its tests comes with them. Quick when all are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
 # (the tests that need the jars are skipped then); anything else is an error in the sources.
 set -euo pipefail
 
@@ -57,6 +57,24 @@ archive() {
         >"$jars/archive.log" 2>&1 || say "no archive of classes, the tests start Java more slowly (.jars/archive.log)"
 }
 
+archive_spark() {
+    [ -x "$project/.venv/bin/python" ] && "$project/.venv/bin/python" -c 'import pyspark' 2>/dev/null || return 0
+    command -v java >/dev/null || return 0
+    local wanted
+    wanted=$({
+        cat "$project/constraints.txt" "$project/tests/spark/jvm.py"
+        java -version 2>&1
+        echo "$project"
+    } | sha256sum | cut -d' ' -f1)
+    stamped spark-classes "$wanted" && return
+    say "making an archive of Spark's classes"
+    if (cd "$project" && timeout 300 .venv/bin/python -m tests.spark.jvm) >"$jars/spark-classes.log" 2>&1; then
+        echo "$wanted" >"$jars/spark-classes.stamp"
+    else
+        say "no archive of Spark's classes, its tests start more slowly (.jars/spark-classes.log)"
+    fi
+}
+
 mkdir -p "$jars"
 exec 9>"$jars/lock"
 flock 9 # two test workers may come here at once
@@ -72,5 +90,6 @@ if [ "$which" != spark ]; then
     fi
 fi
 if [ "$which" != kafka ]; then
+    archive_spark
     fetch "Spark's own Kafka connector" "$project/tests/spark/java/pom.xml" spark
 fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark import session
+from tests.spark.jvm import start_quickly
 from tests.testkit.java import PROJECT
+
+start_quickly(os.environ)
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 180
 
 
+# First, or xdist has looked at the groups already.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
