@@ -42,7 +42,7 @@ class Values:
 
 SMALL = Values("100b", 100, 4_000_000)
 LARGE = Values("1k", 1_000, 1_000_000)
-WRITTEN_COUNT = 1_000_000
+WRITTEN_COUNT = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)

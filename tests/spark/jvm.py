@@ -13,6 +13,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from pyspark.core.context import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark import session
 from tests.testkit.java import PROJECT
@@ -37,25 +38,35 @@ def make_archive(directory: Path) -> None:
     local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
     spark = session("classes", "local[2]", {**local, "spark.local.dir": str(directory / "local")})
     spark.sparkContext.setLogLevel("ERROR")
-    table = str(directory / "table")
-    numbers = spark.range(1_000).selectExpr("id", "id % 7 AS day", "CAST(id AS STRING) AS text", "binary(string(id)) AS value")
-    numbers.write.partitionBy("day").parquet(table)
-    stored = spark.read.parquet(table)
-    stored.createOrReplaceTempView("stored")
-    stored.join(numbers, "id").selectExpr("to_json(struct(*)) AS json").selectExpr("from_json(json, 'id INT')").collect()
-    spark.sql("SELECT day, count(*), percentile(id, 0.9), max(text) FROM stored GROUP BY day ORDER BY day").toPandas()
-    stored.mapInArrow(lambda batches: batches, stored.schema).count()
-    stream = spark.readStream.schema(stored.schema).parquet(table)
-    windows = stream.selectExpr("timestamp_seconds(id) AS ts", "text").withWatermark("ts", "1 second")
-    by_batch = windows.groupBy("ts").count().writeStream.outputMode("append").trigger(availableNow=True)
-    by_batch = by_batch.option("checkpointLocation", str(directory / "checkpoint"))
-    by_batch.foreachBatch(lambda batch, number: batch.collect()).start().awaitTermination()
+    _work(spark, directory)
     gateway = SparkContext._gateway
     spark.stop()
     assert gateway is not None
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(_STOPS_WITHIN_S)  # it writes the archive
+
+
+def _work(spark: SparkSession, directory: Path) -> None:
+    """A little of what pipelines do: tables, JSON, Python, windows, batches of a stream."""
+    table = str(directory / "table")
+    numbers = spark.range(1_000).selectExpr("id", "id % 7 AS day", "string(id) AS text", "binary(string(id)) AS value")
+    numbers.write.partitionBy("day").parquet(table)
+    stored = spark.read.parquet(table)
+    stored.createOrReplaceTempView("stored")
+    as_json = stored.join(numbers, "id").selectExpr("to_json(struct(*)) AS json")
+    as_json.selectExpr("from_json(json, 'id INT')").collect()
+    spark.sql("SELECT day, count(*), percentile(id, 0.9), max(text) FROM stored GROUP BY day ORDER BY day").toPandas()
+    stored.mapInArrow(lambda batches: batches, stored.schema).count()
+    stream = spark.readStream.schema(stored.schema).parquet(table)
+    windows = stream.selectExpr("timestamp_seconds(id) AS ts", "text").withWatermark("ts", "1 second")
+    by_batch = windows.groupBy("ts").count().writeStream.outputMode("append").trigger(availableNow=True)
+    by_batch = by_batch.option("checkpointLocation", str(directory / "checkpoint"))
+    by_batch.foreachBatch(_collect).start().awaitTermination()
+
+
+def _collect(batch: DataFrame, batch_id: int) -> None:
+    batch.collect()
 
 
 def _set(environment: MutableMapping[str, str], options: str) -> None:

@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli.app import build_app
-from penstock.spark.pipelines.archive import plan_archive
+from penstock.spark.pipelines import archived
+from penstock.spark.pipelines.archive import _Archiver, _Written, plan_archive
 from penstock.spark.pipelines.archive_reading import Archive
 from penstock.spark.pipelines.archive_table import open_table, read_table
 from penstock.spark.pipelines.errors import PipelineError
@@ -101,6 +102,37 @@ def test_given_json_values_when_taken_apart_then_bad_ones_are_in_quarantine_and_
     assert all(row["reason"].startswith("it is not JSON of id bigint") for row in kept)
     with pytest.raises(PipelineError, match=r"another schema: fields\.id is bigint there, and string now"):
         archived_to(spark, broker.bootstrap, topic_name, home, value="json", schema="id STRING")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_given_a_run_killed_between_quarantine_and_table_when_it_comes_with_another_schema_then_it_is_refused(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path, format: str
+) -> None:
+    create(broker.bootstrap, topic_name)
+    fill(broker.bootstrap, topic_name, [Given('{"id": 0}'), Given('{"id": "x"}')])
+    home = tmp_path / "archive"
+
+    def archive_as(schema: str) -> int:
+        rows: int = archived_to(
+            spark, broker.bootstrap, topic_name, home, format=format, value="json", schema=schema
+        ).rows
+        return rows
+
+    archive_as("id BIGINT")
+    fill(broker.bootstrap, topic_name, [Given('{"id": 2}'), Given('{"id": "y"}')])
+    with pytest.MonkeyPatch.context() as dies:
+        dies.setattr(_Archiver, "_commit", _killed_after_the_quarantine)
+        with pytest.raises(PipelineError, match="killed"):
+            archive_as("id BIGINT")
+
+    with pytest.raises(PipelineError, match="run it once more as it was, json as fields: struct<id:bigint>, and then"):
+        archive_as("name STRING")
+    with pytest.raises(PipelineError, match="killed in the middle of a batch"):
+        archived_to(spark, broker.bootstrap, topic_name, home, format=format)
+    archive_as("id BIGINT")
+    archive_as("id BIGINT, name STRING")
+
+    assert [row.offset for row in rows_in(spark, home)] == [0, 1, 2, 3]
 
 
 def test_given_avro_values_of_two_writers_when_taken_apart_then_both_are_of_the_newer_schema(
@@ -205,6 +237,13 @@ def test_given_a_dry_run_when_the_command_runs_then_the_plan_is_shown_and_nothin
     assert f"{topic_name}, 3 partitions, from the first record" in shown.stdout
     assert not (tmp_path / "archive").exists()
     assert wrong.exit_code == 1 and 'penstock: format takes iceberg or parquet, not "orc"' in wrong.stderr
+
+
+def _killed_after_the_quarantine(archiver: _Archiver, written: _Written, batch_id: int) -> None:
+    bad = written.bad
+    assert bad is not None and bad.files
+    bad.table.commit(bad.directory, bad.files, archived.after(bad.table.archived, bad.files))
+    raise PipelineError("killed")
 
 
 def avro(schema: dict[str, Any], record: object) -> bytes:

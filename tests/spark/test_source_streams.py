@@ -302,7 +302,26 @@ def test_given_a_batch_that_was_planned_before_its_topic_was_made_anew_when_run_
     with pytest.raises(DataLost, match="was deleted and created anew"):
         query.reader.partitions(start, end)
     query.restart(failOnDataLoss=False)
-    assert query.reader.partitions(start, end) == []
+    assert rows_of(query.reader, query.reader.partitions(start, end)) == []
+
+
+def test_given_a_partition_lost_after_a_batch_was_planned_when_it_is_run_again_then_its_tasks_keep_their_numbers(
+    topic: Topic,
+) -> None:
+    topic.grow(2)
+    topic.write(b"0", b"1", partition=0)
+    topic.write(b"2", b"3", b"4", partition=1)
+    query = Query(topic, failOnDataLoss=False, minPartitions=4)
+    start, end = query.plan()
+    planned = ranges_of(query.reader.partitions(start, end))
+    topic.delete_before(2, partition=0)
+    topic.delete_before(1, partition=1)
+
+    query.restart()
+    again = query.reader.partitions(start, end)
+
+    assert planned == [(0, 0, 1), (0, 1, 2), (1, 0, 1), (1, 1, 2), (1, 2, 3)]
+    assert [[row["value"] for row in rows_of(query.reader, [task])] for task in again] == [[], [], [], [b"3"], [b"4"]]
 
 
 def test_given_a_topic_that_is_gone_when_a_stream_goes_on_then_it_is_an_error_or_no_more_as_asked(

@@ -280,18 +280,47 @@ class Waits(threading.Event):
         return False
 
 
-def test_given_a_thread_that_computes_when_it_asks_then_it_rests_for_as_long() -> None:
-    clock = Waits()
-    computed_s = 0.0
-    pace = Pace(lambda: clock.now_ms, clock, computed_s=lambda: computed_s)
+@dataclasses.dataclass
+class Spent:
+    """CPU time, as a test has it."""
+
+    thread_s: float = 0.0
+    process_s: float = 0.0
+
+    def more(self, thread_s: float, others_s: float) -> None:
+        self.thread_s += thread_s
+        self.process_s += thread_s + others_s
+
+
+def rests_of(*slices_s: tuple[float, float]) -> list[int]:
+    """In milliseconds, after each slice of what the thread computed, and others meanwhile."""
+    clock, spent = Waits(), Spent()
+    pace = Pace(lambda: clock.now_ms, clock, computed_s=lambda: spent.thread_s, process_s=lambda: spent.process_s)
     rests = []
-    for more_s in (0.005, 0.0, 0.02):
-        computed_s += more_s
+    for slice_s in slices_s:
+        spent.more(*slice_s)
         before_ms = clock.now_ms
         assert pace.passed(1, lambda: True)
         rests.append(clock.now_ms - before_ms)
+    return rests
 
-    assert rests == [5, 0, 20]
+
+def test_given_others_that_serve_when_a_thread_computes_then_it_rests_for_as_long() -> None:
+    assert rests_of((0.005, 0.001), (0.0, 0.0), (0.02, 0.05)) == [5, 0, 20]
+
+
+def test_given_nobody_else_when_a_thread_computes_then_it_does_not_rest() -> None:
+    assert rests_of((0.005, 0.0), (0.02, 0.0)) == [0, 0]
+
+
+def test_given_requests_now_and_then_when_a_thread_computes_then_the_rest_they_are_owed_outlasts_the_gaps() -> None:
+    a_request, a_gap = (0.002, 0.0003), (0.002, 0.0)
+
+    assert rests_of(a_request, a_gap, a_gap, a_gap, a_gap) == [2, 2, 2, 0, 0]
+
+
+def test_given_much_that_was_served_when_it_is_over_then_the_rest_owed_for_it_ends_soon() -> None:
+    assert sum(rests_of((0.01, 100.0), *[(0.01, 0.0)] * 100)) == 250
 
 
 def test_given_a_rate_when_work_is_done_then_it_is_held_to_it() -> None:

@@ -5,6 +5,7 @@ Administration goes through etcd's own JSON gateway, so that nothing of the brok
 
 import base64
 import json
+import os
 import shutil
 import signal
 import ssl
@@ -107,7 +108,10 @@ class EtcdMember:
         self._process = None
 
     def pause(self) -> None:
-        self._running().send_signal(signal.SIGSTOP)
+        """Returns when it stands still: on a busy machine its threads go on for a moment."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)

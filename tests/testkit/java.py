@@ -18,6 +18,9 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 CLASS_PATH = f"{PROJECT}/.jars/lib/*:{PROJECT}/.jars/driver.jar"
 
+# What a JVM has to say of itself, of an archive that does not fit for example, is no answer of what runs in it.
+LOG_TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+
 _LOG_CONFIGURATION = PROJECT / "tests/compat/java/log4j2.properties"
 _JARS_OUT_OF_REACH = 3
 
@@ -40,7 +43,7 @@ def java_command(*options: str) -> list[str]:
     """A JVM tuned to start fast rather than to run long."""
     require_jars()
     archive = f"-XX:SharedArchiveFile={PROJECT}/.jars/classes.jsa"  # without it all works, more slowly
-    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", archive]
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", archive, *LOG_TO_STDERR]
     return ["java", *quick, f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}", *options]
 
 

@@ -295,7 +295,8 @@ CLEANER_KEYS = (
         at_least=0,
         dynamic=True,
         doc="Memory for reading and writing while compacting, of all threads together. After every piece that fills "
-        "half of it a thread rests for as long as it computed: with larger ones producers notice compaction.",
+        "half of it a thread rests for as long as it computed, while there are requests to serve: with larger ones "
+        "producers notice compaction.",
     ),
     Key(
         "log.cleaner.io.buffer.load.factor",

@@ -1,11 +1,12 @@
 """The HTTP port: metrics and health.
 
-aiohttp takes a fifth of a second to import, which a broker that is wanted now does not have: the socket listens from
-the start, and whoever connects waits in its backlog until the import, done in a thread after the broker is ready, ends.
+aiohttp takes a fifth of a second to import, and a quarter of an idle broker's memory. So the socket listens from the
+start, and the import comes with the first who connects, in a thread: they wait in the socket's backlog until it ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import socket
 from collections.abc import Callable
@@ -28,6 +29,7 @@ class HttpServer:
         self._files: Files | None = None
         self._socket: socket.socket | None = None
         self._runner: web.AppRunner | None = None
+        self._asked: asyncio.Future[None] | None = None
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -45,6 +47,7 @@ class HttpServer:
 
     async def serve(self, files: Files) -> None:
         self._files = files
+        await self._until_somebody_connects()
         await files.run(importlib.import_module, "aiohttp.web")
         await files.run(importlib.import_module, "penstock.server.metrics")
         from aiohttp import web
@@ -57,6 +60,18 @@ class HttpServer:
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket, backlog=HTTP_BACKLOG).start()
+
+    async def _until_somebody_connects(self) -> None:
+        assert self._socket is not None
+        loop, descriptor = asyncio.get_running_loop(), self._socket.fileno()
+        self._asked = asked = loop.create_future()
+
+        def connected() -> None:
+            loop.remove_reader(descriptor)
+            asked.set_result(None)
+
+        loop.add_reader(descriptor, connected)
+        await asked
 
     async def _answer_metrics(self, request: web.Request) -> web.Response:
         from aiohttp import web
@@ -79,6 +94,9 @@ class HttpServer:
         return web.json_response({"status": "not ready", "reason": reason}, status=503)
 
     async def close(self) -> None:
+        if self._asked is not None and not self._asked.done():
+            assert self._socket is not None
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
         if self._runner is not None:
             await self._runner.cleanup()
         elif self._socket is not None:

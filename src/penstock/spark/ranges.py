@@ -25,6 +25,13 @@ class OffsetRange:
     def size(self) -> int:
         return self.end - self.start
 
+    def within(self, other: OffsetRange | None) -> OffsetRange:
+        """What both have; nothing, from where this one starts, if there is no such thing."""
+        if other is None:
+            return OffsetRange(self.partition, self.start, self.start)
+        start = min(max(self.start, other.start), self.end)
+        return OffsetRange(self.partition, start, max(start, min(self.end, other.end)))
+
 
 def split(
     ranges: Iterable[OffsetRange], at_least: int | None = None, max_offsets: int | None = None

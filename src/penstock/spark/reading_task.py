@@ -47,18 +47,29 @@ class RangeOfPartition(InputPartition):
 
 
 def tasks(
-    options: SourceOptions, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, TopicId]
+    options: SourceOptions,
+    ranges: Iterable[OffsetRange],
+    topic_ids: Mapping[str, TopicId],
+    left: Iterable[OffsetRange] | None = None,
 ) -> list[InputPartition]:
+    """One for each part of the ranges, of which only what is `left` is read, at most one range of a partition.
+
+    A task of which nothing is left stays, with nothing to do: when a batch is run again, a sink knows what its tasks
+    have written by their numbers.
+    """
+    parts = split(ranges, options.min_partitions, options.max_records_per_partition)
+    if left is not None:
+        by_partition = {each.partition: each for each in left}
+        parts = [each.within(by_partition.get(each.partition)) for each in parts]
     return [
-        RangeOfPartition(each.partition, each.start, each.end, topic_ids.get(each.partition.topic))
-        for each in split(ranges, options.min_partitions, options.max_records_per_partition)
+        RangeOfPartition(each.partition, each.start, each.end, topic_ids.get(each.partition.topic)) for each in parts
     ]
 
 
 def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator[RecordBatch]:
     """Raises WireError, DataLost."""
-    if not isinstance(wanted, RangeOfPartition):
-        return  # what Spark makes up where there is nothing to read
+    if not isinstance(wanted, RangeOfPartition) or wanted.start == wanted.end:
+        return  # what Spark makes up where there is nothing to read, or all of it is lost
     with plainly(), closing(_connected(options.settings)) as cluster:
         start = wanted.start
         while start < wanted.end:

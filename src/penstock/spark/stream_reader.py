@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             extents = self._topics.extents(there, Isolation.READ_UNCOMMITTED)
             left, losses = left_of_batch(ranges, last, found, extents)
             report(losses, fails=self._options.fails_on_data_loss)
-        return tasks(self._options, left, last.topic_ids)
+        return tasks(self._options, ranges, last.topic_ids, left)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return read_range(self._options, partition)

@@ -1,7 +1,8 @@
 """How fast background work may go: it says what it has done and is held back when that was too much.
 
-Two things hold it back: a number of bytes a second, and that it rests for as long as it computed. Without rests those
-who serve requests wait for a core, whatever the priorities (measured: 2 to 7 times the p99 of a producer on two cores).
+Two things hold it back: a number of bytes a second, and rests that it owes to those who serve requests. Without rests
+they wait for a core, whatever the priorities (measured: 2 to 7 times the p99 of a producer on two cores). So a thread
+rests for as long as it computed, as long as others of this process have something to do; alone, it need not.
 """
 
 from __future__ import annotations
@@ -12,12 +13,26 @@ from collections.abc import Callable
 
 # A pause is no longer than this at a time, so that a changed rate counts soon.
 _MAX_WAIT_S = 0.25
+# For what others compute, this many times as much rest: who serves a thousand small requests a second is busy for a
+# twentieth of the time only, and each of them has to find a core free.
+_REST_FOR_OTHERS = 20
+# Rest that is still owed for what others did a while ago. It bridges the gaps between requests.
+_MAX_OWED_S = 0.25
 
 
 class Pace:
     """Shared by threads. `bytes_per_s` may be changed at any time."""
 
-    __slots__ = ("_computed_s", "_done_ms", "_lock", "_monotonic_ms", "_rested_for", "_stop", "bytes_per_s")
+    __slots__ = (
+        "_computed_s",
+        "_done_ms",
+        "_lock",
+        "_monotonic_ms",
+        "_of_thread",
+        "_process_s",
+        "_stop",
+        "bytes_per_s",
+    )
 
     def __init__(
         self,
@@ -26,14 +41,15 @@ class Pace:
         bytes_per_s: float = float("inf"),
         *,
         computed_s: Callable[[], float] = time.thread_time,
+        process_s: Callable[[], float] = time.process_time,
     ) -> None:
-        """`computed_s`: CPU time of the thread that asks."""
+        """`computed_s`: CPU time of the thread that asks; `process_s`: of all threads together."""
         self.bytes_per_s = bytes_per_s
         self._monotonic_ms = monotonic_ms
         self._stop = stop
         self._computed_s = computed_s
-        # To each thread how much of its CPU time it has rested for.
-        self._rested_for = threading.local()
+        self._process_s = process_s
+        self._of_thread = _OfThread()
         self._lock = threading.Lock()
         # When, at the rate allowed, everything so far would have been done.
         self._done_ms = 0.0
@@ -52,7 +68,20 @@ class Pace:
         return False
 
     def _rest(self) -> None:
-        computed_s = self._computed_s()
-        unrested_s = computed_s - getattr(self._rested_for, "seconds", 0.0)
-        self._rested_for.seconds = computed_s
-        self._stop.wait(min(unrested_s, _MAX_WAIT_S))
+        own = self._of_thread
+        computed_s, process_s = self._computed_s(), self._process_s()
+        unrested_s, all_s = computed_s - own.computed_s, process_s - own.process_s
+        own.computed_s, own.process_s = computed_s, process_s
+        owed_s = min(own.owed_s + _REST_FOR_OTHERS * max(0.0, all_s - unrested_s), _MAX_OWED_S)
+        rest_s = min(unrested_s, owed_s, _MAX_WAIT_S)
+        own.owed_s = owed_s - rest_s
+        if rest_s > 0:
+            self._stop.wait(rest_s)
+
+
+class _OfThread(threading.local):
+    """Up to which CPU time it has rested, and what it owes to others."""
+
+    computed_s = 0.0
+    process_s = 0.0
+    owed_s = 0.0

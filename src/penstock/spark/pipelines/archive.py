@@ -7,6 +7,7 @@ the archive is behind then, and the batch is done again, but for what is there.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.core.ids import TopicId
+from penstock.spark.offsets_json import StreamOffsets
 from penstock.spark.pipelines import archive_home, archived, checkpoints
 from penstock.spark.pipelines.archive_home import DEFAULT_TABLE, ArchiveHome
 from penstock.spark.pipelines.archive_table import ArchiveTable, open_table
 from penstock.spark.pipelines.data_files import DataFile, write_by_day, written_files
 from penstock.spark.pipelines.errors import PipelineError
-from penstock.spark.pipelines.files import Files
+from penstock.spark.pipelines.files import Files, read_json
 from penstock.spark.pipelines.merging import FileSizes
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.running import DEFAULT_INTERVAL_S, Ended, Running, run
@@ -108,6 +110,27 @@ class ArchivePlan:
         if table is not None:
             evolved(table.schema, self._schema())
             archived.with_topics(table.archived, self._topic_ids())
+            self._check_values(table)
+
+    def _check_values(self, table: ArchiveTable) -> None:
+        """A run that was killed between the two tables has put aside what others may be able to read, or the other way
+        round: a record would be in both, or in neither.
+        """
+        quarantine = open_table(self.spark, self.home, self.home.quarantine, None, self.catalog)
+        if quarantine is None or not archived.is_ahead(quarantine.archived, table.archived):
+            return
+        last = read_json(Files(self.spark), self.home.values)
+        if last is not None and last != self._values():
+            raise PipelineError(
+                f"the last run of the archive {self.home.path} was killed in the middle of a batch, with values taken "
+                f"apart in another way: run it once more as it was, {last['told']}, and then with this schema"
+            )
+
+    def _values(self) -> dict[str, object]:
+        """As the archive notes it for the next run."""
+        if self.value is None:
+            return {"told": "without a schema"}
+        return {**self.value.to_json(), "told": str(self.value)}
 
     def lines(self) -> Lines:
         partitions = self.source.check()
@@ -119,7 +142,7 @@ class ArchivePlan:
             told = f"from offset {records:,} in all" if records else "from the first record"
             lines.append(("topic", f"{topic}, {count} partitions, {told}"))
         if self.value is not None:
-            lines.append(("values", f"{self.value.kind} as fields: {self.value.fields.simpleString()}"))
+            lines.append(("values", str(self.value)))
             lines.append(("quarantine", self.home.quarantine))
         lines.append(("checkpoint", self.checkpoint))
         lines.append(("runs", f"until it is stopped, every {self.interval_s:g} s" if self.follow else "once"))
@@ -131,6 +154,7 @@ class ArchivePlan:
         checkpoints.claim(files, self.checkpoint, self._purpose(home))
         table = self._opened(home, home.table, self._schema())
         quarantine = None if self.value is None else self._opened(home, home.quarantine, QUARANTINED)
+        files.write(home.values, json.dumps(self._values(), indent=2))
         archiver = _Archiver(files, table, quarantine, self.value, self._topic_ids(), self.sizes)
         begun = archived.starting_offsets(table.archived, self.source.check())
         source = TopicSource(self.source.brokers, self.source.topics, {**self.source.options, "startingOffsets": begun})
@@ -205,9 +229,11 @@ class _Archiver:
         if not seen.get.get("bad"):
             return _Written(good)
         unreadable = taken.where(F.col(REASON).isNotNull()).select(*QUARANTINED.fieldNames())
-        # The quarantine is ahead of the table where a run was killed between the two.
+        if not archived.is_ahead(self._quarantine.archived, self._table.archived):
+            return _Written(good, self._attempt(self._quarantine, unreadable, batch_id))
+        # A run was killed between the two: what it had put aside is there.
         fresh = archived.without_archived(unreadable, self._quarantine.archived)
-        return _Written(good, self._attempt(self._quarantine, fresh, batch_id))
+        return _Written(good, self._attempt(self._quarantine, fresh, batch_id), archived.ends_of(unreadable))
 
     def _attempt(self, table: ArchiveTable, records: DataFrame, batch_id: int) -> _Attempt:
         directory = table.attempt(str(batch_id))
@@ -222,10 +248,10 @@ class _Archiver:
             log.warning("values that cannot be read are in quarantine", extra=facts)
         elif bad is not None:
             bad.give_up()
-        if not written.files:
+        ends = archived.furthest(archived.after(good.table.archived, written.files), written.put_aside)
+        if ends == good.table.archived:
             good.give_up()
             return
-        ends = archived.after(good.table.archived, written.files)
         good.table.commit(good.directory, good.files, archived.with_topics(ends, self._topic_ids))
         self._files_since += len(good.files)
 
@@ -254,6 +280,8 @@ class _Written:
 
     good: _Attempt
     bad: _Attempt | None = None
+    put_aside: StreamOffsets = archived.NOTHING
+    """How far what could not be read goes, where some of it was in quarantine before."""
 
     @property
     def files(self) -> Sequence[DataFile]:

@@ -1,6 +1,7 @@
 """The directory of an archive: what is in it, and whether it is ours.
 
 <to>/_penstock/archive.json       what it is: format, table, and an id that its checkpoints know it by
+<to>/_penstock/values.json        how values were taken apart by the last run
 <to>/_penstock/checkpoint         Spark's, unless another place was named
 <to>/catalog.db                   Iceberg's catalog, unless another one was named
 <to>/records                      the table
@@ -40,6 +41,10 @@ class ArchiveHome:
     @property
     def checkpoint(self) -> str:
         return joined(self.path, _OURS, "checkpoint")
+
+    @property
+    def values(self) -> str:
+        return joined(self.path, _OURS, "values.json")
 
     @property
     def replays(self) -> str:

@@ -54,11 +54,28 @@ def has_any_of(archived: StreamOffsets, files: Iterable[DataFile]) -> bool:
     )
 
 
+def is_ahead(archived: StreamOffsets, other: StreamOffsets) -> bool:
+    """Whether it has come further than the other in some partition."""
+    return any(end > other.offsets.get(partition, 0) for partition, end in archived.offsets.items())
+
+
 def after(archived: StreamOffsets, files: Iterable[DataFile]) -> StreamOffsets:
+    return _reached(archived, ((each, last + 1) for file in files for each, (_, last) in file.offsets.items()))
+
+
+def ends_of(records: DataFrame) -> StreamOffsets:
+    last = records.groupBy("topic", "partition").agg(F.max("offset").alias("last")).collect()
+    return StreamOffsets({TopicPartition(row["topic"], row["partition"]): row["last"] + 1 for row in last})
+
+
+def furthest(archived: StreamOffsets, other: StreamOffsets) -> StreamOffsets:
+    return _reached(archived, other.offsets.items())
+
+
+def _reached(archived: StreamOffsets, ends: Iterable[tuple[TopicPartition, int]]) -> StreamOffsets:
     offsets = dict(archived.offsets)
-    for file in files:
-        for partition, (_, last) in file.offsets.items():
-            offsets[partition] = max(offsets.get(partition, 0), last + 1)
+    for partition, end in ends:
+        offsets[partition] = max(offsets.get(partition, 0), end)
     return StreamOffsets(offsets, archived.topic_ids)
 
 

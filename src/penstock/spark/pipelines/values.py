@@ -37,6 +37,12 @@ class ValueFormat:
     fields: StructType
     avro: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, object]:
+        return {"kind": str(self.kind), "fields": self.fields.jsonValue(), "avro": list(self.avro)}
+
+    def __str__(self) -> str:
+        return f"{self.kind} as fields: {self.fields.simpleString()}"
+
 
 def value_format(files: Files, kind: str, schemas: Sequence[str]) -> ValueFormat:
     """Raises PipelineError."""
