@@ -104,19 +104,15 @@ def test_given_json_values_when_taken_apart_then_bad_ones_are_in_quarantine_and_
         archived_to(spark, broker.bootstrap, topic_name, home, value="json", schema="id STRING")
 
 
-@pytest.mark.parametrize("format", FORMATS)
 def test_given_a_run_killed_between_quarantine_and_table_when_it_comes_with_another_schema_then_it_is_refused(
-    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path, format: str
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
 ) -> None:
     create(broker.bootstrap, topic_name)
     fill(broker.bootstrap, topic_name, [Given('{"id": 0}'), Given('{"id": "x"}')])
     home = tmp_path / "archive"
 
-    def archive_as(schema: str) -> int:
-        rows: int = archived_to(
-            spark, broker.bootstrap, topic_name, home, format=format, value="json", schema=schema
-        ).rows
-        return rows
+    def archive_as(schema: str) -> None:
+        archived_to(spark, broker.bootstrap, topic_name, home, format="parquet", value="json", schema=schema)
 
     archive_as("id BIGINT")
     fill(broker.bootstrap, topic_name, [Given('{"id": 2}'), Given('{"id": "y"}')])
@@ -128,7 +124,7 @@ def test_given_a_run_killed_between_quarantine_and_table_when_it_comes_with_anot
     with pytest.raises(PipelineError, match="run it once more as it was, json as fields: struct<id:bigint>, and then"):
         archive_as("name STRING")
     with pytest.raises(PipelineError, match="killed in the middle of a batch"):
-        archived_to(spark, broker.bootstrap, topic_name, home, format=format)
+        archived_to(spark, broker.bootstrap, topic_name, home, format="parquet")
     archive_as("id BIGINT")
     archive_as("id BIGINT, name STRING")
 

@@ -28,8 +28,10 @@ from penstock.runtime.tick import Tick
 RECEIVE_BUFFER_BYTES = 16 * 1024
 # A client that fills its buffer with one read gets a larger one, so that pipelined requests cost fewer system calls.
 MAX_READ_AHEAD_BYTES = 256 * 1024
-# A span of up to this size is cheaper to read and send with its neighbours than by a system call of its own.
-READ_MAX_BYTES = 64 * 1024
+# A span of up to this size is cheaper to read and send with its neighbours than by system calls of its own.
+READ_MAX_BYTES = 128 * 1024
+# What is read and handed to the socket at once: enough for its buffer, and what a client that does not read costs.
+MAX_GATHERED_BYTES = 512 * 1024
 MAX_ANSWERS_WAITING = 256
 # While somebody keeps frames, each of which may be large, no more than so many requests are taken on.
 MAX_ANSWERS_WAITING_WITH_FRAMES = 4
@@ -313,10 +315,12 @@ class Connection:
         try:
             while out:
                 part = out[0]
-                if isinstance(part, (bytes, bytearray, memoryview)):
-                    self._send_bytes(part)
-                else:
+                if not isinstance(part, (bytes, bytearray, memoryview)) and part.length > READ_MAX_BYTES:
                     self._send_span(part)
+                elif len(out) == 1:
+                    self._send_last(part)
+                else:
+                    self._send_several()
         except BlockingIOError:
             if not self._writing:
                 self._writing = True
@@ -329,23 +333,49 @@ class Connection:
             self._writing = False
             self._loop.remove_writer(self._socket.fileno())
 
-    def _send_bytes(self, content: bytes | bytearray | memoryview) -> None:
-        out = self._out
-        sent = self._socket.send(content, socket.MSG_MORE if len(out) > 1 else 0)
-        self.active = True
-        self.sent_bytes += sent
-        self._out_bytes -= sent
+    def _send_last(self, part: Part | memoryview) -> None:
+        content = self._content(part)
+        sent = self._socket.send(content)
+        self._sent(sent)
         if sent == len(content):
-            out.popleft()
+            self._out.popleft()
         else:
-            out[0] = memoryview(content)[sent:]
+            self._out[0] = memoryview(content)[sent:]
+
+    def _send_several(self) -> None:
+        """What stands at the head of the queue and need not go by itself."""
+        out, size = self._out, 0
+        contents: list[bytes | bytearray | memoryview] = []
+        while size < MAX_GATHERED_BYTES and len(contents) < len(out):
+            part = out[len(contents)]
+            if not isinstance(part, (bytes, bytearray, memoryview)) and part.length > READ_MAX_BYTES:
+                break
+            content = out[len(contents)] = self._content(part)
+            contents.append(content)
+            size += len(content)
+        left = self._socket.sendmsg(contents, (), socket.MSG_MORE if len(contents) < len(out) else 0)
+        self._sent(left)
+        for content in contents:
+            if left < len(content):
+                if left:
+                    out[0] = memoryview(content)[left:]
+                break
+            left -= len(content)
+            out.popleft()
+
+    def _content(self, part: Part | memoryview) -> bytes | bytearray | memoryview:
+        if isinstance(part, (bytes, bytearray, memoryview)):
+            return part
+        self._out_bytes += part.length
+        return read_span(part)
+
+    def _sent(self, count: int) -> None:
+        self.active = True
+        self.sent_bytes += count
+        self._out_bytes -= count
 
     def _send_span(self, span: FileSpan) -> None:
         out = self._out
-        if span.length <= READ_MAX_BYTES:
-            out[0] = read_span(span)
-            self._out_bytes += span.length
-            return
         sent = send_span(self._socket, span, to_this_machine=self._client_is_here, more_follows=len(out) > 1)
         self.active = True
         self.sent_bytes += sent
