@@ -296,6 +296,8 @@ def rests_of(*slices_s: tuple[float, float]) -> list[int]:
     """In milliseconds, after each slice of what the thread computed, and others meanwhile."""
     clock, spent = Waits(), Spent()
     pace = Pace(lambda: clock.now_ms, clock, computed_s=lambda: spent.thread_s, process_s=lambda: spent.process_s)
+    spent.more(1.0, 10.0)  # before it was asked for anything
+    assert pace.passed(1, lambda: True) and clock.now_ms == 1_000
     rests = []
     for slice_s in slices_s:
         spent.more(*slice_s)
@@ -321,6 +323,20 @@ def test_given_requests_now_and_then_when_a_thread_computes_then_the_rest_they_a
 
 def test_given_much_that_was_served_when_it_is_over_then_the_rest_owed_for_it_ends_soon() -> None:
     assert sum(rests_of((0.01, 100.0), *[(0.01, 0.0)] * 100)) == 250
+
+
+def test_given_a_thread_that_was_away_when_it_computes_again_then_what_others_did_meanwhile_is_past() -> None:
+    clock, spent = Waits(), Spent()
+    pace = Pace(lambda: clock.now_ms, clock, computed_s=lambda: spent.thread_s, process_s=lambda: spent.process_s)
+    assert pace.passed(1, lambda: True)
+    spent.more(0.1, 5.0)
+    clock.now_ms += 60_000
+
+    for _ in range(3):
+        before_ms = clock.now_ms
+        assert pace.passed(1, lambda: True)
+        assert clock.now_ms == before_ms
+        spent.more(0.01, 0.0)
 
 
 def test_given_a_rate_when_work_is_done_then_it_is_held_to_it() -> None:

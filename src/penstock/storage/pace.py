@@ -18,6 +18,8 @@ _MAX_WAIT_S = 0.25
 _REST_FOR_OTHERS = 20
 # Rest that is still owed for what others did a while ago. It bridges the gaps between requests.
 _MAX_OWED_S = 0.25
+# A thread that has not asked for so long begins anew: what others did meanwhile is past.
+_MAX_GAP_MS = 1_000
 
 
 class Pace:
@@ -68,10 +70,14 @@ class Pace:
         return False
 
     def _rest(self) -> None:
-        own = self._of_thread
+        own, now_ms = self._of_thread, self._monotonic_ms()
         computed_s, process_s = self._computed_s(), self._process_s()
         unrested_s, all_s = computed_s - own.computed_s, process_s - own.process_s
+        is_new, own.asked_ms = now_ms - own.asked_ms > _MAX_GAP_MS, now_ms
         own.computed_s, own.process_s = computed_s, process_s
+        if is_new:
+            own.owed_s = 0.0
+            return
         owed_s = min(own.owed_s + _REST_FOR_OTHERS * max(0.0, all_s - unrested_s), _MAX_OWED_S)
         rest_s = min(unrested_s, owed_s, _MAX_WAIT_S)
         own.owed_s = owed_s - rest_s
@@ -80,8 +86,9 @@ class Pace:
 
 
 class _OfThread(threading.local):
-    """Up to which CPU time it has rested, and what it owes to others."""
+    """When it asked last, up to which CPU time it has rested, and what it owes to others."""
 
+    asked_ms = -_MAX_GAP_MS - 1
     computed_s = 0.0
     process_s = 0.0
     owed_s = 0.0
