@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 
 from penstock.core.errors import ErrorCode
@@ -340,6 +340,9 @@ class ServerSocket(Readable):
     def send(self, content: bytes | bytearray | memoryview, flags: int = 0) -> int:
         self._wire.back.send(bytes(content))
         return len(content)
+
+    def sendmsg(self, contents: Sequence[bytes | bytearray | memoryview], _: tuple[()], flags: int = 0) -> int:
+        return self.send(b"".join(contents), flags)
 
     def close(self) -> None:
         if not self.is_closed:
