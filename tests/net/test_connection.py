@@ -177,6 +177,23 @@ async def test_given_a_file_span_between_bytes_then_all_of_it_arrives(
     os.close(descriptor)
 
 
+async def test_given_spans_of_thousands_of_partitions_then_all_of_them_arrive_in_order(
+    server: Server, tmp_path: Path
+) -> None:
+    pieces = [b"%05d" % number for number in range(5_000)]
+    (tmp_path / "segment").write_bytes(b"".join(pieces))
+    descriptor = os.open(tmp_path / "segment", os.O_RDONLY)
+    reader, writer = await connect(server, HERE)
+    writer.write(framed(b"fetch"))
+    await until(lambda: bool(server.answers))
+
+    rows = [part for at in range(5_000) for part in (b"row ", Span(Opened(descriptor), 5 * at, 5))]
+    server.answers[0].complete((struct.pack(">i", 9 * 5_000), *rows))
+
+    assert await read_frame(reader) == b"".join(b"row " + piece for piece in pieces)
+    os.close(descriptor)
+
+
 @pytest.mark.parametrize("client_host", [HERE, ELSEWHERE])
 async def test_given_a_slow_reader_then_the_answer_waits_in_the_file_and_not_in_memory(
     server: Server, tmp_path: Path, client_host: str

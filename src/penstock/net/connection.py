@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeGuard
 
 from penstock.core.errors import MalformedRequest
 from penstock.core.ids import BrokerId
@@ -32,6 +33,7 @@ MAX_READ_AHEAD_BYTES = 256 * 1024
 READ_MAX_BYTES = 128 * 1024
 # What is read and handed to the socket at once: enough for its buffer, and what a client that does not read costs.
 MAX_GATHERED_BYTES = 512 * 1024
+MAX_GATHERED_PARTS = 1024  # what the kernel takes in one call
 MAX_ANSWERS_WAITING = 256
 # While somebody keeps frames, each of which may be large, no more than so many requests are taken on.
 MAX_ANSWERS_WAITING_WITH_FRAMES = 4
@@ -315,7 +317,7 @@ class Connection:
         try:
             while out:
                 part = out[0]
-                if not isinstance(part, (bytes, bytearray, memoryview)) and part.length > READ_MAX_BYTES:
+                if _goes_alone(part):
                     self._send_span(part)
                 elif len(out) == 1:
                     self._send_last(part)
@@ -346,9 +348,9 @@ class Connection:
         """What stands at the head of the queue and need not go by itself."""
         out, size = self._out, 0
         contents: list[bytes | bytearray | memoryview] = []
-        while size < MAX_GATHERED_BYTES and len(contents) < len(out):
+        while size < MAX_GATHERED_BYTES and len(contents) < min(len(out), MAX_GATHERED_PARTS):
             part = out[len(contents)]
-            if not isinstance(part, (bytes, bytearray, memoryview)) and part.length > READ_MAX_BYTES:
+            if _goes_alone(part):
                 break
             content = out[len(contents)] = self._content(part)
             contents.append(content)
@@ -451,6 +453,10 @@ class Connection:
                 answer.on_connection_closed()
         self._answers.clear()
         self._on_closed(self, reason)
+
+
+def _goes_alone(part: Part | memoryview) -> TypeGuard[FileSpan]:
+    return not isinstance(part, (bytes, bytearray, memoryview)) and part.length > READ_MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
