@@ -65,6 +65,8 @@ def test_given_a_transform_when_driver_workers_and_broker_are_killed_then_its_ou
                     pipeline.kill_a_worker(luck)
                 else:
                     pipeline.kill()
+            # Something to do after the last kill too: a pipeline that is still starting does not hear SIGTERM yet.
+            source.write(RECORDS_PER_KILL)
             pipeline.until(lambda: source.is_copied(broker.bootstrap))
             pipeline.end()
             print(f"killed: {', '.join(victims)}; {pipeline.starts} starts, {pipeline.said(_FURTHER)} batches")
