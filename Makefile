@@ -4,6 +4,9 @@
 PYTHON := .venv/bin/python
 DATA ?= .data/run
 
+# Set in many containers. Every process would compile all that it imports: half of what a broker's start takes.
+unexport PYTHONDONTWRITEBYTECODE
+
 run:
 	@scripts/setup.sh broker
 	@$(PYTHON) -m penstock.cli.main serve --data-dir $(DATA) --hints

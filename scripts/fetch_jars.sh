@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings the jars of tests/compat/java/pom.xml into .jars/lib and those of tests/spark/java/pom.xml into .jars/spark, and compiles
 # the Java test driver and the Java example into .jars/driver.jar; one of the two with the argument `kafka` or `spark`. Where
-# pyspark is installed, an archive of Spark's classes for its tests comes with them. Quick when all are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
+# pyspark is installed, local files for its tests (.jars/local-files.jar) and an archive of Spark's classes come with them. Quick when all are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
 # (the tests that need the jars are skipped then); anything else is an error in the sources.
 set -euo pipefail
 
@@ -57,16 +57,33 @@ archive() {
         >"$jars/archive.log" 2>&1 || say "no archive of classes, the tests start Java more slowly (.jars/archive.log)"
 }
 
-archive_spark() {
-    [ -x "$project/.venv/bin/python" ] && "$project/.venv/bin/python" -c 'import pyspark' 2>/dev/null || return 0
+# Nothing is missing without either, but time.
+quicken_spark() {
+    local wanted pyspark source="$project/tests/spark/java/LocalFiles.java"
+    [ -x "$project/.venv/bin/python" ] || return 0
+    pyspark=$("$project/.venv/bin/python" -c 'import pyspark; print(pyspark.__path__[0])' 2>/dev/null) || return 0
     command -v java >/dev/null || return 0
-    local wanted
     wanted=$({
-        cat "$project/constraints.txt" "$project/tests/spark/jvm.py"
+        cat "$project/constraints.txt" "$project/tests/spark/jvm.py" "$source"
         java -version 2>&1
         echo "$project"
     } | sha256sum | cut -d' ' -f1)
     stamped spark-classes "$wanted" && return
+    compile_local_files "$pyspark" "$source"
+    archive_spark "$wanted"
+}
+
+compile_local_files() {
+    local pyspark=$1 source=$2 classes="$jars/local-files"
+    command -v javac >/dev/null || return 0
+    rm -rf "$classes" "$classes.jar"
+    mkdir "$classes"
+    javac -Xlint:all,-classfile,-processing,-path -Werror -proc:none -d "$classes" -cp "$pyspark/jars/*" "$source"
+    jar --create --file "$classes.jar" -C "$classes" .
+}
+
+archive_spark() {
+    local wanted=$1
     say "making an archive of Spark's classes"
     if (cd "$project" && timeout 300 .venv/bin/python -m tests.spark.jvm) >"$jars/spark-classes.log" 2>&1; then
         echo "$wanted" >"$jars/spark-classes.stamp"
@@ -90,6 +107,6 @@ if [ "$which" != spark ]; then
     fi
 fi
 if [ "$which" != kafka ]; then
-    archive_spark
+    quicken_spark
     fetch "Spark's own Kafka connector" "$project/tests/spark/java/pom.xml" spark
 fi

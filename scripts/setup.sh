@@ -162,6 +162,12 @@ install_python_packages() {
     fi
 }
 
+# Spark puts zips of pyspark's sources before what is installed, and each of its Python processes compiles them anew, which
+# takes longer than all else that it does. Without the zips it imports the installed modules, which pip has compiled.
+leave_pyspark_compiled() {
+    rm -f .venv/lib/python*/site-packages/pyspark/python/lib/{pyspark,py4j-*-src}.zip
+}
+
 kernel_kind() {
     .venv/bin/python -c 'from penstock.protocol.records import KERNEL; print(KERNEL)' 2>/dev/null || echo missing
 }
@@ -187,6 +193,9 @@ if [ ! -f "$STAMP" ] || [ "$(cat "$STAMP")" != "$wanted" ]; then
     fi
     echo "$wanted" >"$STAMP"
 fi
+# Where PYTHONDONTWRITEBYTECODE is set nobody else would keep it, and a start take twice as long.
+.venv/bin/python -m compileall -q src
 if [ "$wanted_packages" = all ]; then
+    leave_pyspark_compiled
     fetch_jars
 fi

@@ -19,8 +19,12 @@ from penstock.spark import session
 from tests.testkit.java import PROJECT
 
 ARCHIVE = PROJECT / ".jars/spark-classes.jsa"
-# Files that Spark makes get their modes from a process each (chmod): started in one step, not in two.
-_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
+_LOCAL_FILES = PROJECT / ".jars/local-files.jar"
+# Processes that a JVM starts are started in one step, not in two. With one compiler there are 48 MB for compiled code;
+# Spark fills them within minutes, and from then on methods are thrown away, interpreted and compiled again.
+_QUICK = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Djdk.lang.Process.launchMechanism=VFORK"
+)
 _STOPS_WITHIN_S = 120
 
 
@@ -70,6 +74,10 @@ def _collect(batch: DataFrame, batch_id: int) -> None:
 
 
 def _set(environment: MutableMapping[str, str], options: str) -> None:
+    if _LOCAL_FILES.exists():
+        # A stream makes dozens of files, and each would get its mode from a process (tests/spark/java).
+        environment["SPARK_DIST_CLASSPATH"] = str(_LOCAL_FILES)
+        options = f"{options} -Dspark.hadoop.fs.file.impl=LocalFiles"
     environment["SPARK_SUBMIT_OPTS"] = environment["SPARK_DAEMON_JAVA_OPTS"] = options
 
 
