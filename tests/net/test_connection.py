@@ -9,12 +9,14 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from penstock.net.connection import MAX_ANSWERS_WAITING, RECEIVE_BUFFER_BYTES, Answer, Connection
 from penstock.net.listener import ConnectionLimits, Listener
+from penstock.net.spans import MAX_WINDOWS, WINDOWS
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.tick import Tick
 
@@ -160,7 +162,7 @@ class Opened:
 
 
 @pytest.mark.parametrize("client_host", [HERE, ELSEWHERE])
-@pytest.mark.parametrize("length", [1, 64 * 1024, 64 * 1024 + 1, 5_000_000])
+@pytest.mark.parametrize("length", [1, 64 * 1024, 64 * 1024 + 1, 5_000_000, 13_000_000])
 async def test_given_a_file_span_between_bytes_then_all_of_it_arrives(
     server: Server, tmp_path: Path, length: int, client_host: str
 ) -> None:
@@ -237,6 +239,45 @@ async def test_given_a_file_that_ends_inside_a_span_then_the_connection_is_close
     writer.write(framed(b"other"))
     assert await read_frame(reader) == b"other"
     os.close(descriptor)
+
+
+async def test_given_a_file_that_grows_when_it_is_read_on_then_what_was_added_arrives(
+    server: Server, tmp_path: Path
+) -> None:
+    content = os.urandom(9_000_000)
+    (tmp_path / "segment").write_bytes(b"")
+    descriptor = os.open(tmp_path / "segment", os.O_RDWR)
+    file = Opened(descriptor)
+    reader, writer = await connect(server)
+    for number, (start, end) in enumerate(pairwise([0, 20_000, 90_000, 4_500_000, 9_000_000])):
+        os.pwrite(descriptor, content[start:end], start)
+        writer.write(framed(b"fetch"))
+        await until(lambda answered=number: len(server.answers) > answered)
+
+        server.answers[number].complete((struct.pack(">i", end - start), Span(file, start, end - start)))
+
+        assert await read_frame(reader) == content[start:end]
+    os.close(descriptor)
+
+
+async def test_given_many_files_when_they_are_read_then_few_stay_mapped_and_none_that_nobody_reads_any_more(
+    server: Server, tmp_path: Path
+) -> None:
+    reader, writer = await connect(server)
+    for number in range(2 * MAX_WINDOWS):
+        content = os.urandom(100_000)
+        (tmp_path / str(number)).write_bytes(content)
+        descriptor = os.open(tmp_path / str(number), os.O_RDONLY)
+        writer.write(framed(b"fetch"))
+        await until(lambda answered=number: len(server.answers) > answered)
+
+        server.answers[number].complete((struct.pack(">i", 100_000), Span(Opened(descriptor), 0, 100_000)))
+
+        assert await read_frame(reader) == content
+        os.close(descriptor)
+    assert 0 < len(WINDOWS) <= MAX_WINDOWS
+
+    await until(lambda: len(WINDOWS) == 0)
 
 
 async def test_given_no_descriptor_left_to_map_a_file_then_it_is_sent_without(server: Server, tmp_path: Path) -> None:

@@ -51,15 +51,16 @@ def test_given_an_open_index_when_somebody_looks_at_the_file_then_it_holds_whole
 
 @given(st.sets(st.integers(0, 60), max_size=20), st.integers(-5, 70))
 @settings(max_examples=80, deadline=None)
-def test_given_any_entries_when_looked_up_then_the_last_at_or_before_is_found(
+def test_given_any_entries_when_looked_up_then_the_last_at_or_before_and_the_first_behind_are_found(
     tmp_path_factory: pytest.TempPathFactory, offsets: set[int], wanted: int
 ) -> None:
     entries = [(BASE + each, 100 + each) for each in sorted(offsets)]
     index = an_index(tmp_path_factory.mktemp("index"), entries)
 
-    found = index.lookup(BASE + wanted)
+    before, behind = index.around(BASE + wanted)
 
-    assert found == max((each for each in entries if each[0] <= BASE + wanted), default=None)
+    assert before == max((each for each in entries if each[0] <= BASE + wanted), default=None)
+    assert behind == min((each for each in entries if each[0] > BASE + wanted), default=None)
 
 
 def test_given_more_entries_than_were_allocated_when_appended_then_the_file_grows(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_given_more_entries_than_were_allocated_when_appended_then_the_file_grow
     index = an_index(tmp_path, entries)
 
     assert [index.entry(slot) for slot in range(3_000)] == entries
-    assert index.lookup(BASE + 1_234) == entries[1_234]
+    assert index.around(BASE + 1_234) == (entries[1_234], entries[1_235])
 
 
 def test_given_a_full_disk_when_space_is_reserved_then_it_is_an_error_and_no_signal(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_given_a_full_disk_when_space_is_reserved_then_it_is_an_error_and_no_sig
         assert index.count == 512
         os.unlink(f"{directory}/ballast")
         index.append(index.reserve(1), BASE + 512, 513)
-        assert index.lookup(BASE + 512) == (BASE + 512, 513)
+        assert index.around(BASE + 512) == ((BASE + 512, 513), None)
         index.evict()
 
 

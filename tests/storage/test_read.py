@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from tests.testkit.page_cache import can_be_evicted
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import read_header, split
 from penstock.storage import descriptors
+from penstock.storage.index import OffsetIndex
 from penstock.storage.log import ColdRead, Log, LogPosition
 
 EVERYTHING = 1 << 30
@@ -51,16 +53,46 @@ def read_all(log: Log, offset: int, max_bytes: int, upper: LogPosition) -> bytes
             offset = header.next_offset
 
 
-def test_given_any_offset_when_read_then_the_answer_starts_with_the_batch_that_holds_it(new_log: NewLog) -> None:
-    log = a_filled_log(new_log)
+def a_log_of_large_and_small_batches(new_log: NewLog) -> Log:
+    """Of up to 24 KB: most are longer than what one look at the file brings."""
+    log = new_log(segment_bytes=400_000)
+    rng = random.Random(7)
+    for _ in range(80):
+        append(log, a_batch(rng.randint(1, 4), value=bytes(rng.choice([10, 500, 4_000, 6_000]))))
+    return log
+
+
+@pytest.mark.parametrize("filled", [a_filled_log, a_log_of_large_and_small_batches])
+def test_given_any_offset_when_read_then_the_answer_starts_with_the_batch_that_holds_it(
+    new_log: NewLog, filled: Callable[[NewLog], Log]
+) -> None:
+    log = filled(new_log)
     starts = {offset: each for each in headers(log) for offset in range(each.base_offset, each.next_offset)}
-    assert len(log.segments) > 3
+    assert len(log.segments) > 1
 
     for offset in range(log.log_end_offset):
         span = log.read(offset, 1, log.end_position, at_least_one=True)
         assert span is not None
         assert read_header(bytes_of(span)) == starts[offset]
         assert span.length == starts[offset].size
+
+
+@pytest.mark.parametrize("wrong_by", [-1, 1, 61])
+def test_given_large_batches_and_an_index_that_points_beside_them_when_read_then_the_right_ones_are_found(
+    new_log: NewLog, wrong_by: int
+) -> None:
+    log = a_log_of_large_and_small_batches(new_log)
+    starts = {offset: each for each in headers(log) for offset in range(each.base_offset, each.next_offset)}
+    for segment in log.segments:
+        index = segment.offset_index
+        entries = [index.entry(slot) for slot in range(index.count)]
+        wrong = [entry._replace(position=entry.position + wrong_by) for entry in entries]
+        index.replace(OffsetIndex.pack(wrong, segment.base_offset))
+
+    for offset in range(log.log_end_offset):
+        span = log.read(offset, 1, log.end_position, at_least_one=True, wait=True)
+        assert span is not None
+        assert read_header(bytes_of(span)) == starts[offset]
 
 
 @pytest.mark.parametrize("max_bytes", [1, 100, 1_000, 5_000, EVERYTHING])

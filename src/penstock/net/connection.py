@@ -19,21 +19,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard
 
 from penstock.core.errors import MalformedRequest
 from penstock.core.ids import BrokerId
-from penstock.net.spans import File, FileSpan, read_span, send_span
+from penstock.net.spans import WINDOWS, File, FileSpan, read_span, send_file
 from penstock.runtime.tick import Tick
 
 RECEIVE_BUFFER_BYTES = 16 * 1024
 # A client that fills its buffer with one read gets a larger one, so that pipelined requests cost fewer system calls.
 MAX_READ_AHEAD_BYTES = 256 * 1024
-# A span of up to this size is cheaper to read and send with its neighbours than by system calls of its own.
-READ_MAX_BYTES = 128 * 1024
-# What is read and handed to the socket at once: enough for its buffer, and what a client that does not read costs.
-MAX_GATHERED_BYTES = 512 * 1024
-MAX_GATHERED_PARTS = 1024  # what the kernel takes in one call
+# A span of up to this size is cheaper to read than to map,
+MAX_READ_BYTES = 16 * 1024
+# or, where it goes to another machine, than to be sent by a system call of its own.
+MAX_READ_TO_OTHERS_BYTES = 128 * 1024
+# What is handed to the socket at once: enough for its buffer. What is read of it waits with a client that is slow.
+MAX_GATHERED_BYTES = 1024 * 1024
+MAX_GATHERED_PARTS = 1000  # the kernel takes 1,024 in one call
 MAX_ANSWERS_WAITING = 256
 # While somebody keeps frames, each of which may be large, no more than so many requests are taken on.
 MAX_ANSWERS_WAITING_WITH_FRAMES = 4
@@ -43,6 +44,7 @@ MIN_RECEIVE_BYTES_PER_MS = 64
 
 
 Part = bytes | bytearray | FileSpan
+_IN_MEMORY = (bytes, bytearray, memoryview)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +319,8 @@ class Connection:
         try:
             while out:
                 part = out[0]
-                if _goes_alone(part):
-                    self._send_span(part)
-                elif len(out) == 1:
-                    self._send_last(part)
+                if len(out) == 1 and isinstance(part, _IN_MEMORY):
+                    self._sent(self._socket.send(part))
                 else:
                     self._send_several()
         except BlockingIOError:
@@ -335,56 +335,56 @@ class Connection:
             self._writing = False
             self._loop.remove_writer(self._socket.fileno())
 
-    def _send_last(self, part: Part | memoryview) -> None:
-        content = self._content(part)
-        sent = self._socket.send(content)
-        self._sent(sent)
-        if sent == len(content):
-            self._out.popleft()
-        else:
-            self._out[0] = memoryview(content)[sent:]
-
     def _send_several(self) -> None:
         """What stands at the head of the queue and need not go by itself."""
-        out, size = self._out, 0
+        out = self._out
         contents: list[bytes | bytearray | memoryview] = []
-        while size < MAX_GATHERED_BYTES and len(contents) < min(len(out), MAX_GATHERED_PARTS):
-            part = out[len(contents)]
-            if _goes_alone(part):
+        size = count = 0
+        for part in out:
+            if size >= MAX_GATHERED_BYTES or len(contents) >= MAX_GATHERED_PARTS:
                 break
-            content = out[len(contents)] = self._content(part)
-            contents.append(content)
-            size += len(content)
-        left = self._socket.sendmsg(contents, (), socket.MSG_MORE if len(contents) < len(out) else 0)
-        self._sent(left)
-        for content in contents:
-            if left < len(content):
-                if left:
-                    out[0] = memoryview(content)[left:]
+            pieces = self._pieces(part, count)
+            if pieces is None:
                 break
-            left -= len(content)
-            out.popleft()
+            contents += pieces
+            size += sum(map(len, pieces))  # more than is gathered at once, if it is not all of the part
+            count += 1
+        if contents:
+            self._sent(self._socket.sendmsg(contents, (), socket.MSG_MORE if count < len(out) else 0))
+        else:
+            span = out[0]
+            assert not isinstance(span, _IN_MEMORY)
+            self._sent(send_file(self._socket, span))
 
-    def _content(self, part: Part | memoryview) -> bytes | bytearray | memoryview:
-        if isinstance(part, (bytes, bytearray, memoryview)):
-            return part
+    def _pieces(self, part: Part | memoryview, place: int) -> Sequence[bytes | bytearray | memoryview] | None:
+        """What is to be sent of a part; None if it goes by itself, by sendfile. What is read is kept in its place."""
+        if isinstance(part, _IN_MEMORY):
+            return (part,)
+        if self._client_is_here and part.length > MAX_READ_BYTES:
+            mapped = WINDOWS.views(part)
+            if mapped is not None:
+                return mapped
+        if part.length > MAX_READ_TO_OTHERS_BYTES:
+            return None
+        content = self._out[place] = read_span(part)
         self._out_bytes += part.length
-        return read_span(part)
+        return (content,)
 
     def _sent(self, count: int) -> None:
+        """So much of the head of the queue is gone."""
+        out = self._out
         self.active = True
         self.sent_bytes += count
-        self._out_bytes -= count
-
-    def _send_span(self, span: FileSpan) -> None:
-        out = self._out
-        sent = send_span(self._socket, span, to_this_machine=self._client_is_here, more_follows=len(out) > 1)
-        self.active = True
-        self.sent_bytes += sent
-        if sent == span.length:
-            out.popleft()
-        else:
-            out[0] = _RestOfSpan(span.file, span.position + sent, span.length - sent)
+        while count:
+            part = out[0]
+            gone = min(count, _length(part))
+            if isinstance(part, _IN_MEMORY):
+                self._out_bytes -= gone
+            if gone < _length(part):
+                out[0] = _rest(part, gone)
+            else:
+                out.popleft()
+            count -= gone
 
     # Ending
 
@@ -455,8 +455,14 @@ class Connection:
         self._on_closed(self, reason)
 
 
-def _goes_alone(part: Part | memoryview) -> TypeGuard[FileSpan]:
-    return not isinstance(part, (bytes, bytearray, memoryview)) and part.length > READ_MAX_BYTES
+def _length(part: Part | memoryview) -> int:
+    return len(part) if isinstance(part, _IN_MEMORY) else part.length
+
+
+def _rest(part: Part | memoryview, sent: int) -> Part | memoryview:
+    if isinstance(part, _IN_MEMORY):
+        return memoryview(part)[sent:]
+    return _RestOfSpan(part.file, part.position + sent, part.length - sent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.net.connection import Connection, Session
+from penstock.net.spans import WINDOWS
 from penstock.runtime.clock import Clock
 from penstock.runtime.tick import Tick
 
@@ -171,6 +172,7 @@ class Listener:
         limits = self.limits
         for connection in list(self.connections):
             connection.sweep(now_ms, idle_limit_ms=limits.idle_limit_ms, read_deadline_ms=limits.read_deadline_ms)
+        WINDOWS.sweep(now_ms)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def stop_accepting(self) -> None:

@@ -205,12 +205,15 @@ class OffsetIndex(SparseIndex):
         _OFFSET_ENTRY.pack_into(mapped, self.count * 8, last_offset - self.base_offset, position)
         self.count += 1
 
-    def lookup(self, offset: int) -> IndexEntry | None:
-        """The last entry whose batch ends at or before `offset`."""
+    def around(self, offset: int) -> tuple[IndexEntry | None, IndexEntry | None]:
+        """The last entry whose batch ends at or before `offset`, and the one that follows it."""
         if not self.count:
-            return None
+            return None, None
         slot = self._slot_before(offset - self.base_offset)
-        return self.entry(slot) if slot >= 0 else None
+        return (
+            self.entry(slot) if slot >= 0 else None,
+            self.entry(slot + 1) if slot + 1 < self.count else None,
+        )
 
     def entry(self, slot: int) -> IndexEntry:
         relative, position = _OFFSET_ENTRY.unpack_from(self._mapped(), slot * 8)

@@ -342,7 +342,11 @@ class Segment:
     def locate(self, offset: int, end: int, *, wait: bool) -> LocatedBatch | None:
         """The first batch below `end` that ends at or after `offset`. Right whatever the index says."""
         self.check_indexes(wait=wait)
-        entry = self.offset_index.lookup(offset)
+        entry, following = self.offset_index.around(offset)
+        if following is not None:
+            batch = self._large_batch(following, entry.position if entry is not None else 0, end, wait=wait)
+            if batch is not None and batch.header.base_offset <= offset:
+                return batch
         if entry is None or entry.position >= end:
             return _first_ending_at(offset, self.walk(0, end, wait=wait))
         try:
@@ -356,6 +360,20 @@ class Segment:
         if not wait:
             raise ColdRead
         return _first_ending_at(offset, self.walk(0, end, wait=True))
+
+    def _large_batch(self, entry: IndexEntry, walked_from: int, end: int, *, wait: bool) -> LocatedBatch | None:
+        """The batch that an entry points to, if getting there from another one would take more than one read: large
+        batches have an entry each, so this is what a fetch is after.
+        """
+        position = entry.position
+        if position - walked_from < _WALK_CHUNK_BYTES or position + HEADER_BYTES > end:
+            return None
+        content = self.file().read(HEADER_BYTES, position, wait=wait)
+        if len(content) < HEADER_BYTES:
+            return None
+        header = read_header(content)
+        is_it = header.magic == MAGIC and header.last_offset == entry.last_offset
+        return LocatedBatch(position, header) if is_it and HEADER_BYTES <= header.size <= end - position else None
 
     def check_indexes(self, *, wait: bool) -> None:
         """Before the first use of a closed segment's indexes: load what they say, rebuild them if it makes no sense."""
