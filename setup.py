@@ -12,11 +12,11 @@ setup(
         Extension(
             f"penstock.protocol.records.{name}",
             [f"{RECORDS}/{name}.pyx"],
-            depends=[f"{RECORDS}/_growing.pxi", f"{RECORDS}/_reading.pxi"],
+            depends=[f"{RECORDS}/{part}.pxi" for part in ("_arrow", "_growing", "_handing", "_reading")],
             extra_compile_args=["-O2"],
             optional=True,
         )
-        for name in ("_kernel", "_compaction", "_columns", "_checksum")
+        for name in ("_kernel", "_compaction", "_columns", "_checksum", "_gathering")
     ]
     + [
         Extension(

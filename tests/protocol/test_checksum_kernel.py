@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.protocol.arrow_columns import Blob, blobs, numbers, offsets, pairs
 
 from penstock.protocol.records import _pure_checksum
 from penstock.protocol.records._pure_checksum import Blobs, Numbers, Pairs
@@ -26,7 +27,6 @@ both = pytest.mark.parametrize(
     "kernel", [pytest.param(compiled, id="compiled", marks=needs_compiled), pytest.param(_pure_checksum, id="pure")]
 )
 
-Blob = bytes | None
 Row = tuple[Blob, int | None, list[tuple[Blob, Blob]] | None]
 
 BLOBS = st.none() | st.binary(max_size=20) | st.binary(min_size=60, max_size=140)
@@ -69,62 +69,20 @@ def naive(rows: Sequence[Row]) -> int:
     return sum(hash_of(words_of(row)) for row in rows) % 2**64
 
 
-# Columns as Arrow lays them out, with something before the first row and after the last.
-
-
-def bits(entries: Sequence[object]) -> bytes:
-    number = sum(1 << at for at, entry in enumerate(entries) if entry is not None)
-    return number.to_bytes(len(entries) // 8 + 1, "little")
-
-
-def offsets(lengths: Sequence[int], width: int, start: int) -> bytes:
-    ends = [start]
-    for length in lengths:
-        ends.append(ends[-1] + length)
-    return struct.pack(f"={len(ends)}{'i' if width == 4 else 'q'}", *ends)
-
-
-def blobs(entries: Sequence[Blob], before: Sequence[Blob], width: int) -> Blobs:
-    # What is null may still have bytes.
-    every = [*before, *entries]
-    data = [b"junk" if entry is None else entry for entry in every]
-    has_null = any(entry is None for entry in every)
-    return Blobs(
-        bits(every) if has_null else None,
-        offsets(list(map(len, data)), width, start=3),
-        b"xyz" + b"".join(data) + b"rest",
-        len(before),
-        width,
-    )
-
-
 def columns(rows: Sequence[Row], before: Sequence[Row], width: int) -> tuple[Blobs, Numbers, Pairs]:
-    every = [*before, *rows]
-    numbers = struct.pack(f"={len(every)}q", *(7 if number is None else number for _, number, _ in every))
-    lists = [pairs for _, _, pairs in every]
-    entries = [pair for pairs in lists for pair in (pairs or [])]
-    outer: list[tuple[Blob, Blob]] = [(b"outer", None)]
-    pairs = Pairs(
-        bits(lists),
-        offsets([len(pairs or []) for pairs in lists], width, start=0),
-        blobs([key for key, _ in entries], [key for key, _ in outer], width),
-        blobs([value for _, value in entries], [value for _, value in outer], width),
-        len(before),
-        width,
-    )
     return (
         blobs([blob for blob, _, _ in rows], [blob for blob, _, _ in before], width),
-        Numbers(bits([number for _, number, _ in every]), numbers, len(before)),
-        pairs,
+        numbers([number for _, number, _ in rows], [number for _, number, _ in before]),
+        pairs([some for _, _, some in rows], [some for _, _, some in before], width),
     )
 
 
 def checksum(kernel: Any, rows: Sequence[Row], before: Sequence[Row] = (), width: int = 4) -> int:
     hashes = kernel.RowHashes(len(rows))
-    blob, number, pairs = columns(rows, before, width)
+    blob, number, headers = columns(rows, before, width)
     hashes.add_blobs(blob)
     hashes.add_numbers(number)
-    hashes.add_pairs(pairs)
+    hashes.add_pairs(headers)
     total = hashes.total()
     assert isinstance(total, int)
     return total

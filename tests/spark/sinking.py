@@ -93,7 +93,9 @@ def values_of(bootstrap: str, topic: str, partition: int = 0) -> list[bytes | No
 @contextmanager
 def an_attempt(sink: SinkOptions, writer: str, number: int) -> Iterator[Producer]:
     """A producer as another attempt of the task has it, in a transaction that nobody ends."""
-    producer = Producer({**sink.producer, "transactional.id": MarkerKey(writer, number).transactional_id})
+    bootstrap = ",".join(map(str, sink.client.bootstrap))
+    own = {"bootstrap.servers": bootstrap, "transactional.id": MarkerKey(writer, number).transactional_id}
+    producer = Producer(own)
     producer.init_transactions(30)
     producer.begin_transaction()
     yield producer

@@ -18,7 +18,7 @@ from penstock.spark import session
 
 def main(master: str, bootstrap: str, source: str, target: str, checkpoint: str) -> None:
     settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    spark = session("standalone", master, settings)
+    spark = session("standalone", master, {**settings, "spark.executor.extraJavaOptions": _java_options()})
     options = {"kafka.bootstrap.servers": bootstrap}
     stream = spark.readStream.format("penstock").options(**options, subscribe=source, startingOffsets="earliest").load()
     copied = stream.select("key", "value", "partition").writeStream.format("penstock")
@@ -26,6 +26,12 @@ def main(master: str, bootstrap: str, source: str, target: str, checkpoint: str)
     copied.trigger(availableNow=True).start().awaitTermination()
     print(json.dumps({"driver": os.getpid(), "workers": _worker_parents(spark.range(8, numPartitions=8))}))
     spark.stop()
+
+
+def _java_options() -> str:
+    """Executors start as quickly as their driver. Options of Spark come from it, and are refused here."""
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "").split()
+    return " ".join(option for option in options if not option.startswith("-Dspark."))
 
 
 def _worker_parents(rows: DataFrame) -> list[int]:

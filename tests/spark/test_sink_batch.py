@@ -110,7 +110,7 @@ def test_given_a_batch_with_a_name_when_its_rows_have_changed_then_it_is_refused
         ({}, "value", "append", "BadColumns: no topic: give option topic, or a column topic"),
         ({"topic": "x"}, "value, 1 as offset", "append", 'BadColumns: a record has no column "offset"'),
         ({"topic": "x"}, "value", "overwrite", "a topic cannot be overwritten"),
-        ({"topic": "x", "kafka.compression.type": "rar"}, "value", "append", "option kafka.compression.codec"),
+        ({"topic": "x", "kafka.compression.type": "rar"}, "value", "append", "option kafka.compression.type"),
     ],
 )
 def test_given_what_cannot_be_written_when_it_is_tried_then_one_sentence_comes_before_any_row_moves(

@@ -220,7 +220,7 @@ def everything(cluster: Cluster, sink: SinkOptions, key: MarkerKey) -> list[Stor
 def test_given_a_marker_that_cannot_be_read_when_it_is_looked_for_then_the_task_does_not_guess(
     sink: SinkOptions, key: MarkerKey
 ) -> None:
-    by_hand = Producer({"bootstrap.servers": sink.producer["bootstrap.servers"]})
+    by_hand = Producer({"bootstrap.servers": str(sink.client.bootstrap[0])})
     by_hand.produce(sink.marker_topic, b"hello", key.to_bytes(), key.partition())
     assert by_hand.flush(10) == 0
 

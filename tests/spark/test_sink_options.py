@@ -18,12 +18,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.protocol.compression import Codec
 from penstock.spark.errors import BadOption
-from penstock.spark.producing import refusal_of
-from penstock.spark.sink_checks import check_producer
 from penstock.spark.sink_errors import BadColumns
-from penstock.spark.sink_options import PRODUCER_KEYS, Kind, SinkOptions
+from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.spark.sink_schema import check_schema
+from penstock.wire.producer_settings import ProducerSettings
+from penstock.wire.settings import Address
 
 BROKER = {"kafka.bootstrap.servers": "somewhere:9092"}
 
@@ -37,7 +38,7 @@ def test_given_nothing_but_a_broker_when_options_are_read_then_streams_are_exact
 
     assert (stream.exactly_once, batch.exactly_once) == (True, False)
     assert (stream.topic, stream.write_id, stream.marker_topic) == (None, None, "penstock-spark-commits")
-    assert stream.producer["bootstrap.servers"] == "somewhere:9092"
+    assert stream.client.bootstrap == (Address("somewhere", 9092),)
 
 
 def test_given_names_in_any_case_when_options_are_read_then_they_are_found() -> None:
@@ -50,7 +51,7 @@ def test_given_a_named_batch_when_options_are_read_then_it_is_exactly_once() -> 
     assert parsed(Kind.BATCH, writeId="friday").exactly_once
 
 
-def test_given_settings_of_kafka_when_options_are_read_then_each_client_gets_those_it_knows() -> None:
+def test_given_settings_of_kafka_when_options_are_read_then_client_and_producer_have_theirs() -> None:
     found = parsed(
         kafka__security__protocol="SASL_SSL",
         kafka__sasl__mechanism="PLAIN",
@@ -60,22 +61,12 @@ def test_given_settings_of_kafka_when_options_are_read_then_each_client_gets_tho
         kafka__compression__type="zstd",
         kafka__default__api__timeout__ms="5000",
         kafka__request__timeout__ms="7000",
+        kafka__linger__ms="5",
     )
 
-    assert found.client.api_timeout_s == 5.0
-    assert {**found.producer, "bootstrap.servers": ""} == {
-        "bootstrap.servers": "",
-        "client.id": "penstock",
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "ann",
-        "sasl.password": "secret",
-        "ssl.ca.location": "/ca.pem",
-        "enable.ssl.certificate.verification": "true",
-        "ssl.endpoint.identification.algorithm": "https",
-        "compression.type": "zstd",
-        "request.timeout.ms": "7000",
-    }
+    assert (found.client.api_timeout_s, found.client.request_timeout_s) == (5.0, 7.0)
+    assert found.client.security_protocol == "SASL_SSL"
+    assert found.producer == ProducerSettings(codec=Codec.ZSTD)
     assert "secret" not in repr(found)
     assert pickle.loads(pickle.dumps(found)) == found
 
@@ -99,7 +90,11 @@ def test_given_settings_of_kafka_when_options_are_read_then_each_client_gets_tho
         (Kind.STREAM, {"kafka.acks": "1"}, ["kafka.acks", "exactlyOnce decides"]),
         (Kind.STREAM, {"kafka.transactional.id": "mine"}, ["kafka.transactional.id"]),
         (Kind.STREAM, {"kafka.enable.idempotence": "false"}, ["kafka.enable.idempotence"]),
-        (Kind.STREAM, {"kafka.max.request.size": "5"}, ["kafka.message.max.bytes"]),
+        (Kind.STREAM, {"kafka.retries": "0"}, ["kafka.retries", "kafka.delivery.timeout.ms"]),
+        (Kind.STREAM, {"kafka.partitioner": "random"}, ["kafka.partitioner", "column partition"]),
+        (Kind.STREAM, {"kafka.max.block.ms": "5"}, ["kafka.max.block.ms", "kafka.default.api.timeout.ms"]),
+        (Kind.STREAM, {"kafka.socket.nagle.disable": "true"}, ["kafka.socket.nagle.disable", "not a setting"]),
+        (Kind.STREAM, {"kafka.bach.size": "5"}, ["kafka.bach.size", "did you mean kafka.batch.size?"]),
         (Kind.STREAM, {"kafka.fetch.max.wait.ms": "5"}, ["kafka.fetch.max.wait.ms"]),
         (Kind.STREAM, {"kafka.request.timeout.ms": "soon"}, ["kafka.request.timeout.ms", '"soon"']),
         (Kind.STREAM, {"kafka.bootstrap.servers": "nowhere"}, ["kafka.bootstrap.servers", "HOST:PORT"]),
@@ -123,29 +118,38 @@ def test_given_no_broker_when_options_are_read_then_it_is_missed() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kafka__compression__type": "brotli"}, ["kafka.compression", "brotli"]),
-        ({"kafka__linger__ms": "soon"}, ["kafka."]),
-        ({"kafka__max__in__flight": "9"}, ["kafka.max.in.flight", "<= 5"]),
-        ({"kafka__delivery__timeout__ms": "900000"}, ["kafka.message.timeout.ms", "transaction.timeout.ms"]),
+        ({"kafka__compression__type": "brotli"}, ["kafka.compression.type", "brotli", "zstd"]),
+        ({"kafka__compression__codec": "brotli"}, ["kafka.compression.codec"]),
+        ({"kafka__linger__ms": "soon"}, ["kafka.linger.ms", '"soon"']),
+        ({"kafka__max__in__flight": "9"}, ["kafka.max.in.flight", "1 to 5"]),
+        ({"kafka__delivery__timeout__ms": "900000"}, ["kafka.delivery.timeout.ms", "transaction.timeout.ms"]),
+        ({"kafka__message__timeout__ms": "900000"}, ["kafka.message.timeout.ms", "transaction.timeout.ms"]),
+        (
+            {"kafka__max__request__size": "5", "kafka__message__max__bytes": "6"},
+            ["kafka.message.max.bytes", "another name"],
+        ),
     ],
 )
-def test_given_values_that_the_producer_does_not_take_when_the_driver_checks_them_then_the_setting_is_named(
+def test_given_values_that_the_producer_does_not_take_when_options_are_read_then_the_setting_is_named(
     options: dict[str, str], words: list[str]
 ) -> None:
     with pytest.raises(BadOption) as refused:
-        check_producer(parsed(**options))
+        parsed(**options)
 
     for word in words:
         assert word in str(refused.value)
 
 
 def test_given_at_least_once_when_deliveries_may_take_longer_than_transactions_then_that_is_no_matter() -> None:
-    check_producer(parsed(exactlyOnce="false", kafka__delivery__timeout__ms="900000"))
+    found = parsed(exactlyOnce="false", kafka__delivery__timeout__ms="900000")
+
+    assert found.producer.delivery_timeout_s == 900
 
 
-def test_given_every_setting_of_a_producer_when_it_is_made_then_librdkafka_knows_them_all() -> None:
-    for key in sorted(PRODUCER_KEYS):
-        assert "No such" not in (refusal_of({key: "@@"}) or ""), key
+def test_given_short_transactions_when_nothing_is_said_of_deliveries_then_those_are_as_short() -> None:
+    found = parsed(kafka__transaction__timeout__ms="20000")
+
+    assert (found.producer.transaction_timeout_ms, found.producer.delivery_timeout_s) == (20_000, 20)
 
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.core.ids import TopicId
+from penstock.protocol.batch import read_header
 from penstock.protocol.codec import Response
 from penstock.protocol.frames import read_request_header, response_header
 from penstock.protocol.messages.cluster import (
@@ -20,26 +21,43 @@ from penstock.protocol.messages.cluster import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from penstock.protocol.messages.records import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from penstock.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from penstock.protocol.messages.records import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 TOPIC = "orders"
 TOPIC_ID = TopicId(bytes(range(16)))
-_REQUESTS = (ApiVersionsRequest, MetadataRequest, FetchRequest)
+PRODUCER_ID = 7
+_REQUESTS = (ApiVersionsRequest, MetadataRequest, FetchRequest, InitProducerIdRequest, ProduceRequest)
 _FLEXIBLE_SINCE = {each.API_KEY: each.FLEXIBLE_SINCE for each in _REQUESTS}
 
 # What to answer to a fetch of an offset: a partition, no partition at all, or bytes in place of an answer, and the end.
 Answered = PartitionData | None | bytes
 Answering = Callable[[int], Answered]
+# What to answer to a batch of that base sequence: an error code, no partition at all, or bytes in place of an answer.
+Producing = Callable[[int], int | bytes | None]
 
 
 class OddBroker:
-    def __init__(self, answering: Answering, newest_fetch: int) -> None:
+    def __init__(self, answering: Answering, newest_fetch: int, producing: Producing, leaders: Sequence[int]) -> None:
         self._answering = answering
+        self._producing = producing
         self._newest_fetch = newest_fetch
+        self._leaders = leaders
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.fetched: list[int] = []
         self.fetch_versions: set[int] = set()
+        self.produced: list[int] = []
+        self.looked_up = 0
 
     @property
     def bootstrap(self) -> str:
@@ -83,11 +101,33 @@ class OddBroker:
             ]
             return ApiVersionsResponse(api_keys=rows)
         if api_key == MetadataRequest.API_KEY:
-            partition = MetadataResponsePartition(leader_id=1, leader_epoch=5, replica_nodes=[1], isr_nodes=[1])
-            topic = MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=[partition])
+            self.looked_up += 1
+            partitions = [
+                MetadataResponsePartition(
+                    partition_index=index, leader_id=leader, leader_epoch=5, replica_nodes=[1], isr_nodes=[1]
+                )
+                for index, leader in enumerate(self._leaders)
+            ]
+            topic = MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=partitions)
             broker = MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)
             return MetadataResponse(brokers=[broker], topics=[topic])
-        return self._fetch(version, body)
+        if api_key == InitProducerIdRequest.API_KEY:
+            return InitProducerIdResponse(producer_id=PRODUCER_ID, producer_epoch=0)
+        return self._produce(version, body) if api_key == ProduceRequest.API_KEY else self._fetch(version, body)
+
+    def _produce(self, version: int, body: memoryview) -> Response | bytes:
+        request = ProduceRequest.decode(body, version)
+        rows = []
+        for batch in (each for topic in request.topic_data for each in topic.partition_data):
+            assert batch.records is not None
+            sequence = read_header(batch.records).base_sequence
+            self.produced.append(sequence)
+            answered = self._producing(sequence)
+            if isinstance(answered, bytes):
+                return answered
+            if answered is not None:
+                rows.append(PartitionProduceResponse(index=batch.index, error_code=answered))
+        return ProduceResponse(responses=[TopicProduceResponse(name=TOPIC, partition_responses=rows)])
 
     def _fetch(self, version: int, body: memoryview) -> Response | bytes:
         request = FetchRequest.decode(body, version)
@@ -104,8 +144,14 @@ class OddBroker:
 
 
 @contextmanager
-def an_odd_broker(answering: Answering, newest_fetch: int = FetchRequest.MAX_VERSION) -> Iterator[OddBroker]:
-    broker = OddBroker(answering, newest_fetch)
+def an_odd_broker(
+    answering: Answering = lambda _: None,
+    newest_fetch: int = FetchRequest.MAX_VERSION,
+    producing: Producing = lambda _: None,
+    leaders: Sequence[int] = (1,),
+) -> Iterator[OddBroker]:
+    """`leaders` are those of the topic's partitions; the broker itself is 1, and -1 is nobody."""
+    broker = OddBroker(answering, newest_fetch, producing, leaders)
     thread = threading.Thread(target=broker.serve)
     thread.start()
     try:

@@ -15,6 +15,7 @@ from penstock.wire.offsets import latest
 from tests.testkit import RawClient, eventually
 from tests.testkit.asking import a_batch, create_usable_topic, produce
 from tests.testkit.java import require_jars
+from tests.wire.producing import a_producer, numbered, rows, values_in
 from tests.wire.reading import UNCOMMITTED, a_client, offsets_and_values
 from tests.wire.secured_kafka import KEY_PASSWORD, PASSWORD, USER, SecuredKafka
 
@@ -109,6 +110,23 @@ def test_given_transactions_on_kafka_when_read_over_tls_then_committed_readers_s
         assert offsets_and_values(cluster, topic_name, 0, 8) == {2: b"1", 6: b"3"}
         uncommitted = offsets_and_values(cluster, topic_name, 0, 8, isolation=UNCOMMITTED)
         assert uncommitted == {0: b"0", 2: b"1", 4: b"2", 6: b"3"}
+
+
+def test_given_tls_and_a_login_when_a_producer_writes_many_batches_then_they_are_there_in_order(
+    kafka: SecuredKafka, topic_name: str
+) -> None:
+    with RawClient(kafka.address) as raw:
+        create_usable_topic(raw, topic_name)
+    settings = with_login("SCRAM-SHA-256", "SASL_SSL", ssl_ca_location=kafka.directory / "ca.pem")
+    bootstrap = kafka.bootstrap_of("SASL_SSL")
+
+    with a_producer(bootstrap, topic_name, settings, batch_size=400) as producer:
+        producer.fence()
+        producer.put(topic_name, 1, rows(*numbered(0, 2_000)))
+        producer.commit()
+
+    with a_client(bootstrap, **settings) as cluster:
+        eventually(lambda: values_in(cluster, topic_name) == numbered(0, 2_000), 30)
 
 
 def test_given_certificates_that_do_not_fit_then_it_is_said_which(kafka: SecuredKafka) -> None:

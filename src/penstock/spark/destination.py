@@ -32,19 +32,20 @@ class Destination:
                 patience.after("reaching the cluster", error)
         return self._cluster
 
-    def check(self, topic: str, rows: Rows) -> None:
-        """Whether topic and partitions are there. A producer would create the topic, or wait for it."""
+    def partitions_for(self, topic: str, rows: Rows) -> int:
+        """How many the topic has, which has those that rows ask for."""
         if topic not in self._partitions:
             self._partitions[topic] = self._looked_up(topic)
         highest = None if rows.partitions is None else pc.max(rows.partitions).as_py()
         if highest is None or highest < self._partitions[topic]:
-            return
+            return self._partitions[topic]
         self._partitions[topic] = self._looked_up(topic)  # it may have grown
         if highest >= self._partitions[topic]:
             raise BadRow(
                 f'a row asks for partition {highest} of topic "{topic}", which has {self._partitions[topic]}: they '
                 "begin at 0"
             )
+        return self._partitions[topic]
 
     def _looked_up(self, topic: str) -> int:
         patience = Patience(self._client)

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from contextlib import closing
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
-
-from penstock.core.errors import ErrorCode
+from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from penstock.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.spark.destination import Destination
 from penstock.spark.errors import BadOption
 from penstock.spark.markers import PARTITIONS, MarkerKey
 from penstock.spark.producing import Outbox
-from penstock.spark.sink_errors import WriteFailed
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.cluster import Cluster, Topic
-from penstock.wire.errors import UnknownTopic
+from penstock.wire.errors import UnknownTopic, WireError, check, reason
 from penstock.wire.patience import Patience
 
 _log = logging.getLogger("penstock.spark.sink")
 
 _REPLICAS = 3
-_CREATED_WITHIN_S = 30.0
+_CREATED_WITHIN_MS = 30_000
 _CONFIG = {
     "cleanup.policy": "compact",
     # A worker that knows nothing reads all that is not compacted yet, which the last segment never is.
     "segment.bytes": str(8 << 20),
 }
-# What says who the client is; the rest is about producers.
-_ABOUT_CONNECTIONS = ("bootstrap.servers", "client.id", "security.", "sasl.", "ssl.", "enable.ssl.")
 _TOPIC_RESOURCE = 2
 
 
@@ -45,7 +47,7 @@ def ensure_marker_topic(cluster: Cluster, options: SinkOptions) -> None:
     try:
         topic = cluster.look_up([name])[name]
     except UnknownTopic:
-        _create(name, len(cluster.nodes()), options.producer)
+        _create(cluster, name)
         topic = _appeared(cluster, name)
     if len(topic.leaders) < PARTITIONS:
         raise BadOption(
@@ -65,26 +67,31 @@ def forget_markers(options: SinkOptions, keys: Collection[MarkerKey]) -> None:
     """Of writes that nobody can repeat. What is left behind does no harm."""
     if not keys:
         return
+    # As tasks write, but in no transaction.
+    settings = options.producer
     try:
-        outbox = Outbox(options.producer)
-        for key in keys:
-            outbox.put_marker(options.marker_topic, key.partition(), key.to_bytes(), None)
-        outbox.flush()
-    except WriteFailed as error:
+        with closing(Destination(options.client)) as destination, closing(Outbox(destination, settings)) as outbox:
+            for key in keys:
+                outbox.put_marker(options.marker_topic, key.partition(), key.to_bytes(), None)
+            outbox.flush()
+    except WireError as error:
         _log.warning("markers were left behind", extra={"topic": options.marker_topic, "reason": str(error)})
 
 
-def _create(name: str, brokers: int, settings: Mapping[str, str]) -> None:
-    admin = AdminClient(
-        {key: value for key, value in settings.items() if key.startswith(_ABOUT_CONNECTIONS)}, logger=_log
+def _create(cluster: Cluster, name: str) -> None:
+    wanted = CreatableTopic(
+        name=name,
+        num_partitions=PARTITIONS,
+        replication_factor=min(_REPLICAS, len(cluster.nodes())),
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in _CONFIG.items()],
     )
-    wanted = NewTopic(name, num_partitions=PARTITIONS, replication_factor=min(_REPLICAS, brokers), config=_CONFIG)
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=_CREATED_WITHIN_MS)
+    (made,) = cluster.ask_any(request, CreateTopicsResponse).topics
     try:
-        admin.create_topics([wanted], request_timeout=_CREATED_WITHIN_S)[name].result()
-    except KafkaException as failure:
-        error = failure.args[0]
-        if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # somebody else was quicker
-            raise BadOption("markerTopic", f'"{name}" could not be created: {error.str()}') from None
+        check(made.error_code, made.error_message)
+    except BrokerError as refused:
+        if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody else was quicker, or it was asked for twice
+            raise BadOption("markerTopic", f'"{name}" could not be created: {reason(refused)}') from None
 
 
 def _appeared(cluster: Cluster, name: str) -> Topic:

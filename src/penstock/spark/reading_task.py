@@ -15,7 +15,6 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.core.ids import TopicId, TopicPartition
 from penstock.protocol.records.columns import Columns, Taken
-from penstock.spark.arrow_batches import record_batch
 from penstock.spark.data_loss import report
 from penstock.spark.errors import plainly
 from penstock.spark.ranges import OffsetRange, split
@@ -96,6 +95,9 @@ def _connected(settings: ClientSettings) -> Cluster:
 
 
 def _batches(cluster: Cluster, options: SourceOptions, wanted: RangeOfPartition, start: int) -> Iterator[RecordBatch]:
+    # Plans are made in processes of their own, one for every stream, which have no use for Arrow's functions.
+    from penstock.spark.arrow_batches import record_batch
+
     reader = PartitionReader(cluster, wanted.partition, start, wanted.end, options.isolation, wanted.topic_id)
     with closing(reader):
         for timestamp_type, taken in _parts(reader, options.includes_headers):

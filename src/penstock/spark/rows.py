@@ -1,26 +1,22 @@
 """Spark's rows, as Arrow brings them, turned into what a producer takes.
 
-Columns stay Arrow's for as long as they can: checks and the checksum look at their buffers. Objects are made for a part
-of a batch at a time, since the producer takes nothing else.
+Columns stay Arrow's: checks, the checksum and the producer look at their buffers, and no row becomes an object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.protocol.batch import NO_TIMESTAMP
 from penstock.protocol.records.checksum import Blobs, Numbers, Pairs, RowHashes
+from penstock.protocol.records.gathering import RowColumns
 from penstock.spark.sink_errors import BadRow
 
-_PART_BYTES = 4 << 20
 _MICROS_PER_MILLI = 1_000
-
-Header = tuple[str, str | bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +62,8 @@ class Rows:
 
     def _check_timestamps(self, timestamps_ms: pa.Array) -> None:
         lowest = pc.min(timestamps_ms).as_py()
-        if lowest is None or lowest > 0:
-            return
-        if lowest < NO_TIMESTAMP:
+        if lowest is not None and lowest < NO_TIMESTAMP:
             raise BadRow(f"a row has a timestamp before 1970, {lowest} ms")
-        if pc.any(pc.equal(timestamps_ms, 0)).as_py():
-            # librdkafka takes it for "now", and nothing is written that nobody asked for.
-            raise BadRow("a row has the timestamp 1970-01-01 00:00:00 UTC, which cannot be written: null is for now")
 
     def checksum(self) -> int:
         """Of which rows there are, whatever their order: see `_pure_checksum`."""
@@ -111,13 +102,15 @@ class Rows:
             yield name, self._chosen(name, len(which), lambda column, which=which: column.take(which))  # type: ignore[misc]
             start += len(which)
 
-    def parts(self) -> Iterator[Rows]:
-        """Few enough rows at a time that their objects take little memory."""
-        step = max(1, self.count * _PART_BYTES // max(self.nbytes, 1))
-        if step >= self.count:
-            yield self
-        else:
-            yield from (self.slice(start, min(step, self.count - start)) for start in range(0, self.count, step))
+    def columns(self) -> RowColumns:
+        return RowColumns(
+            self.count,
+            _blobs(self.values),
+            keys=None if self.keys is None else _blobs(self.keys),
+            partitions=None if self.partitions is None else _numbers(self.partitions),
+            headers=None if self.headers is None else _pairs(self.headers),
+            timestamps_ms=None if self.timestamps_ms is None else _numbers(self.timestamps_ms),
+        )
 
     def slice(self, start: int, count: int) -> Rows:
         topics = self.topics if isinstance(self.topics, str) else self.topics.slice(start, count)
@@ -126,27 +119,6 @@ class Rows:
     def _chosen(self, topics: pa.Array | str, count: int, choose: Callable[[pa.Array], pa.Array]) -> Rows:
         columns = (self.partitions, self.keys, self.values, self.headers, self.timestamps_ms)
         return Rows(count, topics, *(None if column is None else choose(column) for column in columns))
-
-    @property
-    def nbytes(self) -> int:
-        return sum(column.nbytes for column in (self.keys, self.values, self.headers) if column is not None)
-
-
-def objects(column: pa.Array) -> list[Any]:
-    # Many times as fast as to_pylist.
-    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-
-
-def header_lists(column: pa.Array) -> list[list[Header] | None]:
-    """None where there is none, as a producer wants it."""
-    entries = column.flatten()
-    pairs = list(zip(objects(entries.field("key")), objects(entries.field("value")), strict=True))
-    found: list[list[Header] | None] = []
-    start = 0
-    for length in objects(column.value_lengths().fill_null(0)):
-        found.append(pairs[start : start + length] or None)
-        start += length
-    return found
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:
@@ -168,8 +140,12 @@ def _add_numbers(hashes: RowHashes, column: pa.Array | None) -> None:
     if column is None:
         hashes.add_same(None)
     else:
-        validity, values = column.buffers()
-        hashes.add_numbers(Numbers(_bits(validity), _bytes(values), column.offset))
+        hashes.add_numbers(_numbers(column))
+
+
+def _numbers(column: pa.Array) -> Numbers:
+    validity, values = column.buffers()
+    return Numbers(_bits(validity), _bytes(values), column.offset)
 
 
 def _blobs(column: pa.Array) -> Blobs:

@@ -6,13 +6,10 @@ being restarted.
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from dataclasses import replace
 
-from penstock.spark.errors import BadOption
 from penstock.spark.marker_topic import ensure_marker_topic
-from penstock.spark.producing import refusal_of
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.wire.cluster import Cluster
 from penstock.wire.errors import NoAnswer, NotNow, Unreachable
@@ -24,16 +21,6 @@ _PASSING = (NoAnswer, NotNow, Unreachable)
 _RESTARTED_WITHIN_S = 15.0
 # Spark asks the same process again for the next batch: these are known to be right.
 _answered: set[tuple[Address, ...]] = set()
-_PROPERTY = re.compile(r'property "([^"]+)"|`([^`]+)`')
-
-
-def check_producer(options: SinkOptions) -> None:
-    """Raises BadOption for values that librdkafka does not take."""
-    refusal = refusal_of(options.producer, exactly_once=options.exactly_once)
-    if refusal is not None:
-        named = _PROPERTY.search(refusal)
-        name = f"kafka.{named[1] or named[2]}" if named else "kafka.*"
-        raise BadOption(name, f"is refused: {refusal}")
 
 
 def check_cluster(options: SinkOptions, kind: Kind) -> None:

@@ -1,20 +1,23 @@
 """What a write is told by options, checked before anything moves.
 
-Names come from Spark in lower case, whatever the user wrote. Those with `kafka.` in front are for the clients: our own,
-which looks topics and markers up, and librdkafka's producer. What is not known is refused by name: an option that is
-silently ignored may be the one that somebody relies on. What a promise rests on is not an option.
+Names come from Spark in lower case, whatever the user wrote. Those with `kafka.` in front are for the client: where the
+brokers are and how it talks to them (`wire/settings.py`), and how it writes (`wire/producer_settings.py`). What is not
+known is refused by name: an option that is silently ignored may be the one that somebody relies on. What a promise
+rests on is not an option.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.core.config_values import nearest
 from penstock.spark.errors import BadOption
 from penstock.wire import settings as wire_settings
 from penstock.wire.errors import BadSettings
+from penstock.wire.producer_settings import KEYS as PRODUCER_KEYS
+from penstock.wire.producer_settings import ProducerSettings
 from penstock.wire.settings import ClientSettings
 
 DEFAULT_MARKER_TOPIC = "penstock-spark-commits"
@@ -35,49 +38,6 @@ _SPARKS_OWN = frozenset(
 
 _READERS_KEYS = frozenset({"fetch.max.wait.ms", "max.partition.fetch.bytes"})
 _CLIENT_KEYS = frozenset(wire_settings.KEYS) - _READERS_KEYS
-# Of librdkafka; what is in _CLIENT_KEYS as well goes to both.
-PRODUCER_KEYS = frozenset(
-    {
-        "batch.num.messages",
-        "batch.size",
-        "broker.address.family",
-        "broker.address.ttl",
-        "client.rack",
-        "compression.codec",
-        "compression.level",
-        "compression.type",
-        "connections.max.idle.ms",
-        "debug",
-        "delivery.timeout.ms",
-        "linger.ms",
-        "max.in.flight",
-        "max.in.flight.requests.per.connection",
-        "message.copy.max.bytes",
-        "message.max.bytes",
-        "message.send.max.retries",
-        "message.timeout.ms",
-        "metadata.max.age.ms",
-        "partitioner",
-        "queue.buffering.max.kbytes",
-        "queue.buffering.max.ms",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "request.timeout.ms",
-        "retries",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "socket.connection.setup.timeout.ms",
-        "socket.keepalive.enable",
-        "socket.nagle.disable",
-        "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
-        "socket.timeout.ms",
-        "sticky.partitioning.linger.ms",
-        "topic.metadata.propagation.max.ms",
-        "topic.metadata.refresh.interval.ms",
-        "transaction.timeout.ms",
-    }
-)
 _DECIDED_HERE = {
     "acks": "exactlyOnce decides it",
     "request.required.acks": "exactlyOnce decides it",
@@ -86,12 +46,15 @@ _DECIDED_HERE = {
     "transactional.id": "it names the query and the task",
     "key.serializer": "keys are written as they are",
     "value.serializer": "values are written as they are",
+    "partitioner": "keys go where Java's producer puts them, and a column partition decides otherwise",
+    "partitioner.class": "keys go where Java's producer puts them, and a column partition decides otherwise",
+    "retries": "what passes is tried again for kafka.delivery.timeout.ms",
+    "message.send.max.retries": "what passes is tried again for kafka.delivery.timeout.ms",
 }
-# What Java's producer calls it, and librdkafka does not.
-_JAVAS_NAMES = {
-    "buffer.memory": "queue.buffering.max.kbytes",
-    "max.request.size": "message.max.bytes",
-    "partitioner.class": "partitioner",
+# What others call what the client has under another name.
+_OTHER_NAMES = {
+    "max.block.ms": "default.api.timeout.ms",
+    "socket.timeout.ms": "request.timeout.ms",
 }
 
 
@@ -103,7 +66,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     client: ClientSettings
-    producer: Mapping[str, str] = field(repr=False)  # may hold passwords
+    producer: ProducerSettings
     topic: str | None  # None: the column says it
     exactly_once: bool
     write_id: str | None
@@ -129,7 +92,7 @@ class SinkOptions:
             raise BadOption("writeId", "needs exactlyOnce=true: without it, nothing is remembered of a write")
         return cls(
             client=client,
-            producer=_security(client) | {name: value for name, value in kafka.items() if name in PRODUCER_KEYS},
+            producer=_producer(kafka, exactly_once=exactly_once),
             topic=_text(own, "topic"),
             exactly_once=exactly_once,
             write_id=write_id,
@@ -155,8 +118,8 @@ def _check_name(name: str, kind: Kind) -> None:
 def _check_kafka_name(name: str) -> None:
     if name in _DECIDED_HERE:
         raise BadOption(_PREFIX + name, f"cannot be set: {_DECIDED_HERE[name]}")
-    if name in _JAVAS_NAMES:
-        raise BadOption(_PREFIX + name, f"is not a setting of this producer: use {_PREFIX}{_JAVAS_NAMES[name]}")
+    if name in _OTHER_NAMES:
+        raise BadOption(_PREFIX + name, f"is not a setting of this client: use {_PREFIX}{_OTHER_NAMES[name]}")
     if name not in PRODUCER_KEYS | _CLIENT_KEYS:
         guess = nearest(name, PRODUCER_KEYS | _CLIENT_KEYS)
         hint = f": did you mean {_PREFIX}{guess}?" if guess else ""
@@ -170,30 +133,12 @@ def _client(kafka: Mapping[str, str]) -> ClientSettings:
         raise BadOption(_PREFIX + error.key, error.problem) from None
 
 
-def _security(client: ClientSettings) -> dict[str, str]:
-    """In librdkafka's names, so that those of Java that our own client knows hold for both."""
-    given = {
-        "bootstrap.servers": ",".join(map(str, client.bootstrap)),
-        "client.id": client.client_id,
-        "security.protocol": client.security_protocol,
-    }
-    if client.login is not None:
-        given |= {
-            "sasl.mechanism": client.login.mechanism,
-            "sasl.username": client.login.username,
-            "sasl.password": client.login.password,
-        }
-    if client.tls is not None:
-        tls = client.tls
-        given |= {
-            "enable.ssl.certificate.verification": str(tls.checks_certificate).lower(),
-            "ssl.endpoint.identification.algorithm": "https" if tls.checks_name else "none",
-        }
-        # A PEM file may have a certificate and its key.
-        files = {"ssl.ca.location": tls.ca, "ssl.certificate.location": tls.certificate}
-        files |= {"ssl.key.location": tls.key or tls.certificate, "ssl.key.password": tls.key_password}
-        given |= {name: value for name, value in files.items() if value is not None}
-    return given
+def _producer(kafka: Mapping[str, str], *, exactly_once: bool) -> ProducerSettings:
+    try:
+        given = {name: value for name, value in kafka.items() if name in PRODUCER_KEYS}
+        return ProducerSettings.parse(given, is_transactional=exactly_once)
+    except BadSettings as error:
+        raise BadOption(_PREFIX + error.key, error.problem) from None
 
 
 def _text(own: Mapping[str, str], option: str) -> str | None:

@@ -24,7 +24,7 @@ from penstock.protocol.records.checksum import MASK
 from penstock.spark.destination import Destination
 from penstock.spark.marker_scan import StillOpen, last_marker
 from penstock.spark.markers import Marker, MarkerKey
-from penstock.spark.producing import TRANSACTION_TIMEOUT_MS, Outbox
+from penstock.spark.producing import Outbox
 from penstock.spark.rows import Rows
 from penstock.spark.sink_errors import WriteFailed
 from penstock.spark.sink_options import SinkOptions
@@ -71,13 +71,17 @@ class Tally:
 
 
 def write_at_least_once(options: SinkOptions, number: int, batches: Iterable[pa.RecordBatch]) -> TaskWritten:
-    outbox = Outbox(options.producer)
+    """Raises WireError."""
+    rows = _rows(options, batches)
+    first = next(rows, None)
+    if first is None:
+        return TaskWritten(number, 0)
     count = 0
-    with closing(Destination(options.client)) as destination:
-        for rows in _rows(options, batches):
-            count += rows.count
-            _put(rows, destination, outbox)
-    outbox.flush()
+    with closing(Destination(options.client)) as destination, closing(Outbox(destination, options.producer)) as outbox:
+        for some in chain((first,), rows):
+            count += some.count
+            _put(some, outbox)
+        outbox.flush()
     return TaskWritten(number, count)
 
 
@@ -101,9 +105,8 @@ def _rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[R
             yield Rows.of(batch, options.topic)
 
 
-def _put(rows: Rows, destination: Destination, outbox: Outbox) -> None:
+def _put(rows: Rows, outbox: Outbox) -> None:
     for topic, some in rows.by_topic():
-        destination.check(topic, some)
         outbox.put(topic, some)
 
 
@@ -113,7 +116,7 @@ class _ExactlyOnce:
         self._task = task
         self._destination = destination
         self._clock = clock
-        timeout_ms = int(options.producer.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+        timeout_ms = options.producer.transaction_timeout_ms
         # What is left of it is for what is under way, and for the commit. To go on from the middle takes rows that are
         # the same, and in the same order.
         self._ends_after_s = _USED_SHARE * timeout_ms / 1_000 if options.compares_rows else math.inf
@@ -124,28 +127,28 @@ class _ExactlyOnce:
         try:
             found = self._last_marker()
         except StillOpen:
-            self._fenced()
+            self._fenced().close()
             found = self._last_marker()
         if found is not None and found.batch_id == self._task.batch_id:
             raise self._differs(found)
         return TaskWritten(self._task.number, 0)
 
     def write(self, rows: Iterator[Rows]) -> TaskWritten:
-        outbox = self._fenced()
-        found = self._last_marker()
-        was_there = False
-        if found is not None and found.batch_id == self._task.batch_id:
-            rows = self._after(found, rows)
-            was_there = found.is_whole
-        if was_there:
-            self._check_that_nothing_is_left(found, rows)
-        else:
-            self._write_rest(outbox, rows)
+        with closing(self._fenced()) as outbox:
+            found = self._last_marker()
+            was_there = False
+            if found is not None and found.batch_id == self._task.batch_id:
+                rows = self._after(found, rows)
+                was_there = found.is_whole
+            if was_there:
+                self._check_that_nothing_is_left(found, rows)
+            else:
+                self._write_rest(outbox, rows)
         return TaskWritten(self._task.number, self._tally.rows, was_there)
 
     def _fenced(self) -> Outbox:
-        outbox = Outbox(self._options.producer, self._task.key.transactional_id)
-        outbox.fence(self._options.client.api_timeout_s)
+        outbox = Outbox(self._destination, self._options.producer, self._task.key.transactional_id)
+        outbox.fence()
         return outbox
 
     def _last_marker(self) -> Marker | None:
@@ -184,22 +187,20 @@ class _ExactlyOnce:
         return self._tally.is_that_of(found)
 
     def _write_rest(self, outbox: Outbox, rows: Iterator[Rows]) -> None:
-        began_s = self._begin(outbox)
+        began_s = self._clock()
         try:
             for some in rows:
                 self._tally.add(some)
-                _put(some, self._destination, outbox)
+                _put(some, outbox)
                 if self._clock() - began_s >= self._ends_after_s:
                     self._commit(outbox, is_whole=False)
-                    began_s = self._begin(outbox)
+                    # With an epoch of its own: what is still under way of the last one cannot end the next.
+                    outbox.fence()
+                    began_s = self._clock()
             self._commit(outbox, is_whole=True)
         except BaseException:
             outbox.abort()
             raise
-
-    def _begin(self, outbox: Outbox) -> float:
-        outbox.begin()
-        return self._clock()
 
     def _commit(self, outbox: Outbox, *, is_whole: bool) -> None:
         marker = Marker(self._task.batch_id, self._tally.rows, self._tally.checksum, is_whole)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from penstock.spark.errors import plainly
 from penstock.spark.marker_topic import forget_markers
 from penstock.spark.markers import MarkerKey
-from penstock.spark.sink_checks import check_cluster, check_producer
+from penstock.spark.sink_checks import check_cluster
 from penstock.spark.sink_errors import BadColumns
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.spark.sink_schema import check_schema
@@ -49,7 +49,6 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def _checked(options: Mapping[str, str], schema: StructType, kind: Kind) -> SinkOptions:
     parsed = SinkOptions.parse(options, kind)
     check_schema(schema, parsed.topic)
-    check_producer(parsed)
     check_cluster(parsed, kind)
     return parsed
 

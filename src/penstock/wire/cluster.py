@@ -72,6 +72,8 @@ class Cluster:
         self._connections: dict[Node, Connection] = {}
         self._seen: list[Address] = []
         self._topics: dict[str, Topic] = {}
+        self._heard_at_s: dict[str, float] = {}
+        self._doubted: set[str] = set()
         self._is_doubted = False
         try:
             self._any = Connection(*reach(settings.bootstrap, settings.connect_timeout_s), settings)
@@ -85,7 +87,9 @@ class Cluster:
 
     # Asking
 
-    def ask(self, node: Node, request: Request, response: type[Answer], needed: int = 0) -> Answer:
+    def ask(
+        self, node: Node, request: Request, response: type[Answer], needed: int = 0, at_most: int | None = None
+    ) -> Answer:
         """Raises NoAnswer. A broker that was restarted since it was asked last is not gone."""
         connection = self._connections.pop(node, None)
         if connection is not None and connection.is_closed():
@@ -95,7 +99,7 @@ class Cluster:
             connection = self.connect(node)
         self._connections[node] = connection
         try:
-            return connection.ask(request, response, needed)
+            return connection.ask(request, response, needed, at_most)
         except NoAnswer:
             del self._connections[node]
             raise
@@ -165,23 +169,36 @@ class Cluster:
             raise UnknownTopic("; ".join(f'no topic "{name}"' for name in sorted(missing)))
         topics = {row.name or "": _topic(row, nodes) for row in found.topics}
         self._topics |= topics
+        self._heard_at_s |= dict.fromkeys(topics, time.monotonic())
+        self._doubted -= topics.keys()
         return topics
 
     def leader_of(self, partition: TopicPartition) -> Leader:
         """As last heard. Raises UnknownTopic, NotNow."""
+        self._ask_again_if_doubted(partition.topic)
         topic = self._topics.get(partition.topic) or self.look_up([partition.topic])[partition.topic]
         if partition.partition not in topic.leaders:
             self.forget(partition.topic)
             raise UnknownTopic(f"no partition {partition}: the topic has {len(topic.leaders)}")
         leader = topic.leaders[partition.partition]
         if leader is None:
-            self.forget(partition.topic)
+            self.doubt(partition.topic)
             raise NotNow(f"partition {partition} has no leader")
         return leader
 
     def forget(self, topic: str) -> None:
         """Asked for again when it is needed, and of another broker: who told us may be cut off from the others."""
         self._is_doubted = self._topics.pop(topic, None) is not None or self._is_doubted
+
+    def doubt(self, topic: str) -> None:
+        """As `forget`, but not before retry.backoff.ms: many partitions may have the same trouble at once."""
+        self._doubted.add(topic)
+
+    def _ask_again_if_doubted(self, topic: str) -> None:
+        is_old = time.monotonic() - self._heard_at_s.get(topic, 0.0) >= self.settings.retry_backoff_s
+        if topic in self._doubted and is_old:
+            self._doubted.discard(topic)
+            self.forget(topic)
 
     def coordinator_of(self, transactional_id: str) -> Node:
         """Raises BrokerError while there is none."""

@@ -6,6 +6,7 @@ used again and again; what it holds of records then is a view of that buffer.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from collections.abc import Iterable
@@ -100,14 +101,14 @@ class Connection:
     def address(self) -> Address:
         return self._address
 
-    def ask(self, request: Request, response: type[Answer], needed: int = 0) -> Answer:
-        """`needed` is the lowest version that can say what the request says."""
-        return self.receive(self.send(request, response, needed))
+    def ask(self, request: Request, response: type[Answer], needed: int = 0, at_most: int | None = None) -> Answer:
+        """`needed` is the lowest version that can say what the request says, `at_most` the highest."""
+        return self.receive(self.send(request, response, needed, at_most))
 
     def send(
         self, request: Request, response: type[Answer], needed: int = 0, at_most: int | None = None
     ) -> Asked[Answer]:
-        """As `ask`, but the answer is still to be received. `at_most` is the highest version that can say it."""
+        """As `ask`, but the answer is still to be received."""
         return self._send(request, response, self.version_of(request, needed, at_most))
 
     def version_of(self, request: Request, needed: int = 0, at_most: int | None = None) -> int:
@@ -143,6 +144,13 @@ class Connection:
             self._broken(error)
         self._answers += 1
         return answer
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def has_unread(self) -> bool:
+        """Whether TLS has decrypted more than was read, of which the socket knows nothing."""
+        return isinstance(self._channel, ssl.SSLSocket) and self._channel.pending() > 0
 
     def is_closed(self) -> bool:
         """By us, or by the other side while nothing was asked: nothing else could come."""
@@ -196,6 +204,19 @@ class Connection:
     def _fail(self, how: str) -> NoReturn:
         self.close()
         raise NoAnswer(f"the broker at {self._address} {how}", str(self._address)) from None
+
+
+def with_answers(connections: Iterable[Connection], timeout_s: float) -> list[Connection]:
+    """Those that have something to receive, or are broken, as soon as there is one."""
+    asked = list(connections)
+    found = [each for each in asked if each.has_unread()]
+    if not found:
+        poller = select.poll()
+        by_number = {each.fileno(): each for each in asked}
+        for number in by_number:
+            poller.register(number, select.POLLIN)
+        found = [by_number[number] for number, _ in poller.poll(max(0.0, timeout_s) * 1_000)]
+    return found
 
 
 def reach(addresses: Iterable[Address], timeout_s: float) -> tuple[socket.socket, Address]:

@@ -72,6 +72,29 @@ class CorruptRecords(WireError):
     """What the broker sent is not what somebody wrote."""
 
 
+class NotWritten(WireError):
+    """Records, or the end of a transaction, that brokers refuse for good. `code` is None when none of them said so."""
+
+    def __init__(self, message: str, code: ErrorCode | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[type[NotWritten], tuple[str, ErrorCode | None]]:
+        return NotWritten, (str(self), self.code)
+
+
+class RowTooLarge(WireError):
+    """A row whose record is larger than this client sends."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"a row makes a record batch of {size} bytes, and {limit} is the limit")
+        self.size = size
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type[RowTooLarge], tuple[int, int]]:
+        return RowTooLarge, (self.size, self.limit)
+
+
 class OffsetsLost(WireError):
     """Records that were to be read are not there: retention or DeleteRecords took them, or a leader that lost them.
 

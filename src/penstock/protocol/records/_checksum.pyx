@@ -5,13 +5,13 @@ A word of 8 bytes at a time, each a multiplication that waits for the one before
 Whatever raises leaves the hashes as they were in part: they are of no use then.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from penstock.protocol.records import _pure_checksum
-from penstock.protocol.records._pure_checksum import check_room, check_span
+
+include "_arrow.pxi"
 
 cdef extern from *:
     """
@@ -34,16 +34,6 @@ cdef uint64_t FINISHER = _pure_checksum.FINISHER
 cdef uint64_t NULL_WORD = _pure_checksum.NULL
 cdef uint64_t PRESENT = _pure_checksum.PRESENT
 
-ctypedef const unsigned char* Bytes
-
-cdef struct Column:
-    Bytes validity  # NULL: none is null
-    Bytes offsets
-    Bytes data
-    int64_t data_size
-    int64_t first
-    bint is_large
-
 
 cdef inline uint64_t absorbed(uint64_t state, uint64_t word) noexcept nogil:
     return penstock_fold(state ^ word, MULTIPLIER)
@@ -64,14 +54,6 @@ cdef inline uint64_t with_bytes(uint64_t state, Bytes at, int64_t size) noexcept
     return state
 
 
-cdef inline bint is_null(Bytes validity, int64_t entry) noexcept nogil:
-    return validity != NULL and not (validity[entry >> 3] >> (entry & 7)) & 1
-
-
-cdef inline int64_t offset_at(Bytes offsets, int64_t entry, bint is_large) noexcept nogil:
-    return (<const int64_t*>offsets)[entry] if is_large else (<const int32_t*>offsets)[entry]
-
-
 cdef inline bint put_blob(uint64_t* state, Column* column, int64_t entry) noexcept nogil:
     """False when the entry lies outside of its data."""
     cdef int64_t start, end
@@ -84,59 +66,6 @@ cdef inline bint put_blob(uint64_t* state, Column* column, int64_t entry) noexce
         return False
     state[0] = with_bytes(state[0], column.data + start, end - start)
     return True
-
-
-cdef class Held:
-    """A buffer for as long as this lives."""
-
-    cdef Py_buffer view
-    cdef bint is_held
-
-    def __cinit__(self, buffer):
-        PyObject_GetBuffer(b"" if buffer is None else buffer, &self.view, PyBUF_SIMPLE)
-        self.is_held = True
-
-    def __dealloc__(self):
-        if self.is_held:
-            PyBuffer_Release(&self.view)
-
-    cdef Bytes bytes(self) noexcept:
-        return <Bytes>self.view.buf
-
-
-cdef class HeldColumn:
-    """The buffers of Blobs, or of anything that has offsets and no data."""
-
-    cdef Held validity
-    cdef Held offsets
-    cdef Held data
-    cdef Column column
-
-    def __cinit__(self, column, int64_t rows, data):
-        check_width(column.offset_bytes)
-        check_room(column.validity, column.offsets, column.first, rows, column.offset_bytes, ends=1)
-        self.validity = Held(column.validity)
-        self.offsets = Held(column.offsets)
-        self.data = Held(data)
-        self.column.validity = NULL if column.validity is None else self.validity.bytes()
-        self.column.offsets = self.offsets.bytes()
-        self.column.data = self.data.bytes()
-        self.column.data_size = self.data.view.len
-        self.column.first = column.first
-        self.column.is_large = column.offset_bytes == 8
-
-    cdef object misplaced(self, int64_t entry):
-        check_span(
-            offset_at(self.column.offsets, entry, self.column.is_large),
-            offset_at(self.column.offsets, entry + 1, self.column.is_large),
-            self.column.data_size,
-        )
-
-
-cdef int check_width(offset_bytes) except -1:
-    if offset_bytes not in (4, 8):
-        raise KeyError(offset_bytes)
-    return 0
 
 
 cdef class RowHashes:

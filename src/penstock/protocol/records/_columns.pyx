@@ -6,7 +6,7 @@ One walk copies as it reads, into memory that grows and is handed out as it is.
 Sections of a megabyte and more are walked without the GIL, smaller ones with it.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
@@ -18,6 +18,7 @@ from penstock.protocol.records._pure_columns import MAX_COLUMN, Binary, Headers,
 
 include "_reading.pxi"
 include "_growing.pxi"
+include "_handing.pxi"
 
 cdef enum:
     RELEASE_GIL_BYTES = 1 << 20
@@ -56,37 +57,6 @@ cdef struct Batch:
     int64_t count
     int64_t first_offset
     int64_t end_offset
-
-
-cdef class Memory:
-    """What a column was written to; the views of it keep it alive."""
-
-    cdef unsigned char* data
-    cdef Py_ssize_t size
-
-    def __dealloc__(self):
-        free(self.data)
-
-    def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.data, self.size, True, flags)
-
-
-cdef object hand_out(Growing* buffer):
-    """A read-only view; `buffer` is then empty."""
-    cdef Memory memory = Memory()
-    # What was too much goes back, and nothing at all has an address as well.
-    cdef unsigned char* data = <unsigned char*>realloc(buffer.data, max(buffer.size, 1))
-    if data == NULL:
-        raise MemoryError
-    memory.data = data
-    memory.size = buffer.size
-    drop(buffer)
-    return memoryview(memory)
-
-
-cdef inline void drop(Growing* buffer) noexcept nogil:
-    buffer.data = NULL
-    buffer.size = buffer.capacity = 0
 
 
 cdef inline bint put_int64(Growing* buffer, int64_t value) noexcept nogil:

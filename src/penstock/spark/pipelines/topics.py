@@ -20,9 +20,9 @@ from penstock.protocol.messages.configs import (
     DescribeConfigsResponse,
 )
 from penstock.spark.pipelines.errors import PipelineError
-from penstock.spark.sink_options import PRODUCER_KEYS
 from penstock.wire.cluster import Cluster, Topic
 from penstock.wire.errors import Refused, check, reason
+from penstock.wire.producer_settings import KEYS as PRODUCER_KEYS
 from penstock.wire.settings import KEYS, ClientSettings
 
 _TOPIC_RESOURCE = 2
