@@ -6,7 +6,7 @@ It answers every `request_size` bytes with the next response of a prepared buffe
 import os
 import select
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
@@ -18,8 +18,15 @@ RECEIVE_BUFFER_BYTES = 1 << 20
 @contextmanager
 def stub(request_size: int, response: bytes, cores: Collection[int] = ()) -> Iterator[tuple[str, int]]:
     """Runs the stub in its own process, on these cores or where its parent is, and yields its address."""
+    with serving(_serve, request_size, response, cores) as address:
+        yield address
+
+
+@contextmanager
+def serving(serve: Callable[..., None], *arguments: object) -> Iterator[tuple[str, int]]:
+    """Runs `serve(parent, *arguments)`, which tells its parent the port, in its own process."""
     here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=_serve, args=(there, request_size, response, cores), daemon=True)
+    process = SPAWN.Process(target=serve, args=(there, *arguments), daemon=True)
     process.start()
     try:
         yield "127.0.0.1", here.recv()

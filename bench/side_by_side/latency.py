@@ -15,7 +15,8 @@ from bench.percentiles import latency_figures
 from bench.raw_produce import ACKS_ALL, Produce, first_success, produce_exchanges
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.latency_client import Steady, end_to_end_latencies_ms
-from bench.side_by_side.rows import Figures, Once
+from bench.side_by_side.latency_stub import TOPIC_ID, latency_stub
+from bench.side_by_side.rows import STUB, Figures, Once
 
 VALUE_BYTES = 1_000
 REQUESTS_PER_S = 1_000
@@ -34,15 +35,30 @@ class EndToEnd:
         requests_per_s = min(REQUESTS_PER_S, self.messages_per_s)
         return Steady(requests_per_s, self.messages_per_s // requests_per_s, self.seconds, self.consumers_count)
 
+    def batch(self) -> wire.Batch:
+        return wire.batch_of(values(VALUE_BYTES, self.steady.records_per_request))
+
 
 @contextmanager
 def end_to_end(load: EndToEnd, laboratory: Laboratory, system: str) -> Iterator[Once]:
-    broker = laboratory.broker(system)
-    yield lambda: _end_to_end_once(broker, laboratory.topic(f"end-to-end-{load.messages_per_s}"), load)
+    if system == STUB:
+        yield lambda: _end_to_end_alone(laboratory, load)
+    else:
+        broker = laboratory.broker(system)
+        yield lambda: _end_to_end_once(broker, laboratory.topic(f"end-to-end-{load.messages_per_s}"), load)
+
+
+def _end_to_end_alone(laboratory: Laboratory, load: EndToEnd) -> Figures:
+    """Without a broker's part in it: each repetition has a stub of its own, which counts from zero."""
+    topic, batch = laboratory.topic("end-to-end"), load.batch()
+    with latency_stub(topic, batch, laboratory.cores.broker) as address:
+        request, error_position = wire.produce_request(topic, 0, batch, load.acks), wire.produce_error_position(topic)
+        arguments = (address, request, error_position, TOPIC_ID, 0, load.steady)
+        return latency_figures(in_own_process(end_to_end_latencies_ms, *arguments))
 
 
 def _end_to_end_once(broker: BrokerProcess, topic: str, load: EndToEnd) -> Figures:
-    batch = wire.batch_of(values(VALUE_BYTES, load.steady.records_per_request))
+    batch = load.batch()
     topic_id = brokers.create_topic(broker, topic, 1, brokers.NO_FLUSH)
     request, error_position = wire.produce_request(topic, 0, batch, load.acks), wire.produce_error_position(topic)
     with socket.create_connection(broker.address) as connection:

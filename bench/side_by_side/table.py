@@ -110,7 +110,7 @@ def _latencies(effort: Effort) -> list[Scenario]:
             name = f"{messages_per_s}-acks-{acks_name}"
             judged = ("p50", "p99") if messages_per_s == 1_000 else ()
             work = partial(end_to_end, EndToEnd(messages_per_s, acks, effort.seconds))
-            found.append(Scenario(_percentiles("latency", name, judged), work))
+            found.append(Scenario(_percentiles("latency", name, judged), work, (PENSTOCK, KAFKA, STUB)))
     flushed = Row("ack-p99-1000-fsync", "p99_ms", "ms", FLUSHED_ACKNOWLEDGEMENT, False, FSYNC)
     others = [Row(f"ack-{each}-1000-fsync", f"{each}_ms", "ms", None, False, FSYNC) for each in ("p50", "p99.9")]
     found.append(Scenario((flushed, *others), partial(acknowledgement, effort.seconds, flushed=True)))
