@@ -20,11 +20,18 @@ setup(
     ]
     + [
         Extension(
+            "penstock.storage._finding",
+            ["src/penstock/storage/_finding.pyx"],
+            define_macros=[("_GNU_SOURCE", None)],  # preadv2
+            extra_compile_args=["-O2"],
+            optional=True,
+        ),
+        Extension(
             "penstock.runtime._syncs",
             ["src/penstock/runtime/_syncs.pyx"],
             extra_compile_args=["-O2", "-pthread"],
             extra_link_args=["-pthread"],
             optional=True,
-        )
+        ),
     ]
 )

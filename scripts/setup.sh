@@ -41,7 +41,7 @@ fi
 # Everything the installed packages depend on. With a compiler that was missing before, the kernel is built after all.
 fingerprint() {
     {
-        cat pyproject.toml constraints.txt setup.py src/penstock/protocol/records/*.p[yx][xi] src/penstock/runtime/*.pyx
+        cat pyproject.toml constraints.txt setup.py src/penstock/protocol/records/*.p[yx][xi] src/penstock/{runtime,storage}/*.pyx
         if is_there gcc && is_there python3-dev; then echo compiler; fi
     } | sha256sum | cut -d' ' -f1
 }

@@ -126,6 +126,10 @@ class CompactionAgainstEverything(RuleBasedStateMachine):
         assert len(keys) == len(set(keys))
 
     @invariant()
+    def its_size_is_that_of_its_segments(self) -> None:
+        assert self.log.size_bytes == sum(segment.size for segment in self.log.segments)
+
+    @invariant()
     def holds_nothing_that_was_not_written(self) -> None:
         check_offsets(self.log)
         for record in records(self.log):

@@ -158,6 +158,10 @@ class LogAgainstAListOfBatches(RuleBasedStateMachine):
             assert self.sequence == read_header(self.batches[-1]).last_sequence + 1
 
     @invariant()
+    def its_size_is_that_of_its_segments(self) -> None:
+        assert self.log.size_bytes == sum(segment.size for segment in self.log.segments)
+
+    @invariant()
     def holds_exactly_the_batches(self) -> None:
         assert self.log.log_end_offset == self.log.end_position.offset == self.end
         assert self.log.log_start_offset == self.start

@@ -13,9 +13,11 @@ from tests.testkit.page_cache import can_be_evicted
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import read_header, split
+from penstock.protocol.records import KERNEL
 from penstock.storage import descriptors
 from penstock.storage.index import OffsetIndex
 from penstock.storage.log import ColdRead, Log, LogPosition
+from penstock.storage.segment import LocatedBatch
 
 EVERYTHING = 1 << 30
 
@@ -292,3 +294,58 @@ def test_given_damaged_indexes_when_reopened_then_every_read_is_as_without_any(
         found = again.offset_for_timestamp(NOW_MS + expected[offset].base_offset, again.end_position)
         assert found is not None
         assert found.offset == expected[offset].base_offset
+
+
+def spoil_an_entry(log: Log) -> None:
+    index = log.segments[-1].offset_index
+    entries = [index.entry(slot) for slot in range(index.count)]
+    wrong = [*entries[:2], entries[2]._replace(position=entries[2].position + 7), *entries[3:]]
+    index.replace(OffsetIndex.pack(wrong, index.base_offset))
+
+
+@pytest.mark.parametrize("max_bytes", [1, 700, 5_000, EVERYTHING])
+@pytest.mark.parametrize("filled", [a_filled_log, a_log_of_large_and_small_batches])
+@pytest.mark.parametrize("harm", [lambda log: None, spoil_an_entry])
+def test_what_c_finds_of_a_segment_is_what_the_general_way_finds(
+    new_log: NewLog, filled: Callable[[NewLog], Log], harm: Callable[[Log], None], max_bytes: int
+) -> None:
+    """It may give up, where something is wrong only; what `end` cuts off is not there for it."""
+    log = filled(new_log)
+    segment = log.segments[-1]
+    walked = list(segment.walk(0, segment.size, wait=True))
+    harm(log)
+    found_count = 0
+
+    for end in (segment.size, walked[-1].position, walked[-1].position - 1):
+        for offset in range(segment.base_offset - 1, log.log_end_offset + 1):
+            for at_least_one in (False, True):
+                found = segment.offset_index.find_span(
+                    segment.file().fd, offset, end, max_bytes, at_least_one, segment.size
+                )
+                expected = span_by_walking(walked, offset, end, max_bytes, at_least_one=at_least_one)
+                assert found in (None, expected)
+                found_count += found is not None
+    assert found_count or KERNEL == "pure"
+
+
+@pytest.mark.skipif(KERNEL == "pure", reason="nothing is found by C in plain Python")
+@pytest.mark.parametrize("filled", [a_filled_log, a_log_of_large_and_small_batches])
+def test_given_a_sound_segment_when_c_looks_for_what_is_there_then_it_never_gives_up(
+    new_log: NewLog, filled: Callable[[NewLog], Log]
+) -> None:
+    log = filled(new_log)
+
+    for segment in log.segments:
+        for _, header in segment.walk(0, segment.size, wait=True):
+            for offset in range(header.base_offset, header.next_offset):
+                assert segment.offset_index.find_span(segment.file().fd, offset, segment.size, 1, True, 0)
+
+
+def span_by_walking(
+    batches: list[LocatedBatch], offset: int, end: int, max_bytes: int, *, at_least_one: bool
+) -> tuple[int, int] | None:
+    for position, header in batches:
+        if header.last_offset >= offset and position + header.size <= end:
+            length = min(max_bytes, end - position)
+            return position, length if length >= header.size else header.size if at_least_one else 0
+    return None

@@ -29,27 +29,20 @@ from penstock.handlers.fetch_sessions import (
 )
 from penstock.handlers.nearest import nearest_replica
 from penstock.handlers.replica_fetch import ReplicaFetch
-from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer, Connection
+from penstock.protocol.fetch import NO_REPLICA, TOPIC_ID_SINCE, FetchedPartition, encode_fetch_response
 from penstock.protocol.frames import RequestHeader
-from penstock.protocol.messages.records import (
-    AbortedTransaction,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
+from penstock.protocol.messages.records import FetchRequest
 from penstock.replication.parking import ParkedFetch
 from penstock.replication.partition import Partition
-from penstock.storage import txn_index
 from penstock.storage.log_file import ColdRead, FileSpan
 
 API_KEY = 1
 RACK_SINCE = 11
-TOPIC_ID_SINCE = 13
 READ_COMMITTED = 1
-NO_REPLICA = -1
 MAX_WAIT_MS = 5 * 60 * 1000
+
+Row = FetchedPartition[FileSpan]
 
 
 def fetch(connection: Connection, frame: memoryview, header: RequestHeader, broker: Broker) -> None:
@@ -191,12 +184,12 @@ class FetchCall:
 
     def _fail(self, error: BrokerError) -> None:
         self._broker.api_metrics[API_KEY].errors[error.code] += 1
-        self._respond(FetchResponse(error_code=error.code))
+        self._respond({}, error.code)
 
     def _complete(self, read: Reading) -> None:
-        topics: dict[str | TopicId, FetchableTopicResponse] = {}
+        topics: dict[str | TopicId, list[Row]] = {}
         errors = self._broker.api_metrics[API_KEY].errors
-        for wanted, row, span in read.rows:
+        for wanted, row in read.rows:
             if row.error_code:
                 errors[row.error_code] += 1
                 self._count_error(wanted)
@@ -204,32 +197,36 @@ class FetchCall:
                 news = wanted.is_news(
                     row.high_watermark,
                     row.log_start_offset,
-                    has_records=span is not None,
+                    has_records=row.records is not None,
                     is_elsewhere=row.preferred_read_replica != NO_REPLICA,
                     error_code=row.error_code,
                 )
-                if span is not None:
+                if row.records is not None:
                     self._session.served(wanted)
                 if self._incremental and not news:
                     continue
-            topic = topics.get(wanted.topic)
-            if topic is None:
-                topic = topics[wanted.topic] = self._topic_row(wanted.topic)
-            topic.partitions.append(row)
-        session_id = self._session.session_id if self._session is not None else 0
-        self._respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
+            rows = topics.get(wanted.topic)
+            if rows is None:
+                rows = topics[wanted.topic] = []
+            rows.append(row)
+        self._respond(topics)
 
     def _count_error(self, wanted: FetchPartition) -> None:
         with contextlib.suppress(BrokerError):
             self._broker.partitions.find(wanted.topic, wanted.index).metrics.fetch_errors += 1
 
-    def _topic_row(self, topic: str | TopicId) -> FetchableTopicResponse:
-        if isinstance(topic, str):
-            return FetchableTopicResponse(topic=topic, partitions=[])
-        return FetchableTopicResponse(topic_id=topic, partitions=[])
-
-    def _respond(self, response: FetchResponse) -> None:
-        self._answer.complete(response_frame(self._header, response))
+    def _respond(self, topics: dict[str | TopicId, list[Row]], error_code: int = 0) -> None:
+        header = self._header
+        session_id = self._session.session_id if self._session is not None else 0
+        self._answer.complete(
+            encode_fetch_response(
+                header.correlation_id,
+                header.api_version,
+                topics.items(),
+                session_id=session_id,
+                error_code=error_code,
+            )
+        )
         self._broker.api_metrics[API_KEY].latency.observe(time.perf_counter() - self._started)
 
 
@@ -269,16 +266,15 @@ class Reading:
         # Something is to be said other than records.
         self.cannot_wait = False
         self.partitions: list[Partition] = []
-        self.rows: list[tuple[FetchPartition, PartitionData, FileSpan | None]] = []
+        self.rows: list[tuple[FetchPartition, Row]] = []
         self.cold: list[tuple[int, Partition]] = []
         # Rows with records of which some may have to be left out; which ones stands on disk, out of the loop's reach.
-        self.with_aborts: list[tuple[PartitionData, Partition, FileSpan, int]] = []
+        self.with_aborts: list[tuple[Row, Partition, FileSpan, int]] = []
         for each in wanted:
             self._read(each)
 
     def _read(self, wanted: FetchPartition) -> None:
-        row = PartitionData(partition_index=wanted.index, high_watermark=-1, records=b"")
-        span = None
+        row: Row = FetchedPartition(wanted.index)
         try:
             partition = self._broker.partitions.find(wanted.topic, wanted.index)
             partition.check_epoch(wanted.current_leader_epoch)
@@ -288,6 +284,7 @@ class Reading:
                     row.preferred_read_replica = near
                     self.cannot_wait = True
             self.partitions.append(partition)
+            span = None
             try:
                 if row.preferred_read_replica == NO_REPLICA:
                     span = partition.read(
@@ -304,15 +301,15 @@ class Reading:
         except BrokerError as error:
             row.error_code = error.code
             self.cannot_wait = True
-        self.rows.append((wanted, row, span))
+        self.rows.append((wanted, row))
 
-    def _describe(self, row: PartitionData, partition: Partition) -> None:
+    def _describe(self, row: Row, partition: Partition) -> None:
         row.high_watermark = partition.high_watermark.offset
         row.last_stable_offset = partition.last_stable_offset
-        row.aborted_transactions = [] if self.stable_only else None
+        row.aborted = [] if self.stable_only else None
         row.log_start_offset = partition.log.log_start_offset
 
-    def _take(self, row: PartitionData, span: FileSpan | None, partition: Partition, offset: int) -> None:
+    def _take(self, row: Row, span: FileSpan | None, partition: Partition, offset: int) -> None:
         if span is None:
             return
         row.records = span
@@ -322,15 +319,14 @@ class Reading:
         partition.metrics.records_out += partition.count_records(offset, span)
         if self.stable_only and partition.log.may_have_aborted(offset):
             try:
-                row.aborted_transactions = _told(partition.aborted_in(span, offset, wait=False))
+                row.aborted = partition.aborted_in(span, offset, wait=False)
             except (ColdRead, BrokerError):  # a thread waits for the disk, or finds out what is wrong
                 self.with_aborts.append((row, partition, span, offset))
 
     async def warm(self) -> None:
         """Read the cold ones again in threads, where they may wait for the disk."""
         for position, partition in self.cold:
-            wanted, row, _ = self.rows[position]
-            span = None
+            wanted, row = self.rows[position]
             try:
                 span = await self._broker.files.run(
                     partition.read_waiting,
@@ -344,17 +340,10 @@ class Reading:
                 self._take(row, span, partition, wanted.fetch_offset)
             except BrokerError as error:
                 row.error_code = error.code
-            self.rows[position] = (wanted, row, span)
 
     async def find_aborts(self) -> None:
         for row, partition, span, offset in self.with_aborts:
             try:
-                aborted = await self._broker.files.run(partition.aborted_in, span, offset)
+                row.aborted = await self._broker.files.run(partition.aborted_in, span, offset)
             except BrokerError as error:
-                row.error_code, row.records = error.code, b""
-                continue
-            row.aborted_transactions = _told(aborted)
-
-
-def _told(aborted: list[txn_index.AbortedTransaction]) -> list[AbortedTransaction]:
-    return [AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted]
+                row.error_code, row.records = error.code, None

@@ -343,11 +343,15 @@ class Connection:
         for part in out:
             if size >= MAX_GATHERED_BYTES or len(contents) >= MAX_GATHERED_PARTS:
                 break
-            pieces = self._pieces(part, count)
-            if pieces is None:
-                break
-            contents += pieces
-            size += sum(map(len, pieces))  # more than is gathered at once, if it is not all of the part
+            if isinstance(part, _IN_MEMORY):
+                contents.append(part)
+                size += len(part)
+            else:
+                pieces = self._pieces(part, count)
+                if pieces is None:
+                    break
+                contents += pieces
+                size += sum(map(len, pieces))  # more than is gathered at once, if it is not all of the part
             count += 1
         if contents:
             self._sent(self._socket.sendmsg(contents, (), socket.MSG_MORE if count < len(out) else 0))
@@ -356,10 +360,8 @@ class Connection:
             assert not isinstance(span, _IN_MEMORY)
             self._sent(send_file(self._socket, span))
 
-    def _pieces(self, part: Part | memoryview, place: int) -> Sequence[bytes | bytearray | memoryview] | None:
-        """What is to be sent of a part; None if it goes by itself, by sendfile. What is read is kept in its place."""
-        if isinstance(part, _IN_MEMORY):
-            return (part,)
+    def _pieces(self, part: FileSpan, place: int) -> Sequence[bytes | memoryview] | None:
+        """What is to be sent of a span; None if it goes by itself, by sendfile. What is read is kept in its place."""
         if self._client_is_here and part.length > MAX_READ_BYTES:
             mapped = WINDOWS.views(part)
             if mapped is not None:
@@ -377,14 +379,16 @@ class Connection:
         self.sent_bytes += count
         while count:
             part = out[0]
-            gone = min(count, _length(part))
             if isinstance(part, _IN_MEMORY):
-                self._out_bytes -= gone
-            if gone < _length(part):
-                out[0] = _rest(part, gone)
+                length = len(part)
+                self._out_bytes -= min(count, length)
             else:
-                out.popleft()
-            count -= gone
+                length = part.length
+            if count < length:
+                out[0] = _rest(part, count)
+                return
+            out.popleft()
+            count -= length
 
     # Ending
 
@@ -453,10 +457,6 @@ class Connection:
                 answer.on_connection_closed()
         self._answers.clear()
         self._on_closed(self, reason)
-
-
-def _length(part: Part | memoryview) -> int:
-    return len(part) if isinstance(part, _IN_MEMORY) else part.length
 
 
 def _rest(part: Part | memoryview, sent: int) -> Part | memoryview:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 # Mapped pages count as resident memory: 64 MiB at most, and none of it a second after the last use.
@@ -68,10 +69,15 @@ class Windows:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def views(self, span: FileSpan) -> list[memoryview] | None:
+    def views(self, span: FileSpan) -> Sequence[memoryview] | None:
         """The span, or the start of one that is longer than a window, in a few pieces. None where nothing more can be
         mapped, or the file is too short.
         """
+        number, start = divmod(span.position, WINDOW_BYTES)
+        stop = start + span.length
+        if stop <= WINDOW_BYTES:  # nearly always
+            whole = self._view(span.file, number, stop)
+            return None if whole is None else (whole[start:stop],)
         found: list[memoryview] = []
         position, end = span.position, span.position + span.length
         while position < end and len(found) < MAX_PIECES:

@@ -48,6 +48,8 @@ def records_length(records: Records) -> int:
 
 
 def unsigned_varint(value: int) -> bytes:
+    if 16_383 < value < 2_097_152:  # what the records of most partitions in an answer are long
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)

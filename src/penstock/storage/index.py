@@ -23,6 +23,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from penstock.storage.descriptors import DESCRIPTORS
+from penstock.storage.finding import find_span
 from penstock.storage.log_file import remove_if_there
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -213,6 +214,15 @@ class OffsetIndex(SparseIndex):
         return (
             self.entry(slot) if slot >= 0 else None,
             self.entry(slot + 1) if slot + 1 < self.count else None,
+        )
+
+    def find_span(
+        self, descriptor: int, offset: int, end: int, max_bytes: int, at_least_one: bool, probed_below: int
+    ) -> tuple[int, int] | None:
+        """`finding.find_span` in the file that this is the index of."""
+        index = self._mapped() if self.count else b""
+        return find_span(
+            descriptor, index, self.count, self.base_offset, offset, end, max_bytes, at_least_one, probed_below
         )
 
     def entry(self, slot: int) -> IndexEntry:

@@ -17,6 +17,7 @@ from penstock.storage.txn_index import AbortedTransaction
 
 class ReadableLog:
     __slots__ = (
+        "_closed_bytes",
         "_last_abort_offset",
         "_reader",
         "_segments",
@@ -37,6 +38,8 @@ class ReadableLog:
         self.producers = producers
         self._segments = segments
         self._reader = Reader()
+        # What all segments but the last hold, of the segments it was summed up for.
+        self._closed_bytes: tuple[tuple[Segment, ...], int] = ((), 0)
         self._last_abort_offset = aborted.no_abort_behind(segments, end_position.offset)
         # Why somebody believes that its files are damaged: worth a look at all of them (`soundness.py`).
         self.suspicion: str | None = None
@@ -47,7 +50,13 @@ class ReadableLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments)
+        """Every fetch asks, and there may be thousands of segments: only the last changes its size."""
+        segments = self._segments
+        summed, closed_bytes = self._closed_bytes
+        if summed is not segments:
+            closed_bytes = sum(segment.size for segment in segments[:-1])
+            self._closed_bytes = segments, closed_bytes
+        return closed_bytes + segments[-1].size
 
     def read(
         self, offset: int, max_bytes: int, upper: LogPosition, *, at_least_one: bool, wait: bool = False

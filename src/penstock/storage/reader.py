@@ -24,6 +24,8 @@ _base_offset = attrgetter("base_offset")
 
 def segment_at(segments: Sequence[Segment], offset: int) -> int:
     """The place of the segment that holds `offset`, or would; -1 below the first."""
+    if segments and segments[-1].base_offset <= offset:  # where most read
+        return len(segments) - 1
     return bisect_right(segments, offset, key=_base_offset) - 1
 
 
@@ -81,6 +83,8 @@ class Reader:
         at_least_one: bool,
         wait: bool,
     ) -> FileSpan | None:
+        if not wait and (usual := self._usual(segments, offset, max_bytes, upper, at_least_one)) is not None:
+            return usual if usual.length else None
         found = find_batch(segments, offset, upper, wait=wait)
         if found is None:
             return None
@@ -95,11 +99,27 @@ class Reader:
             self._remember(segment, upper)
         return self._span(segment, position, length, wait=wait)
 
+    def _usual(
+        self, segments: Sequence[Segment], offset: int, max_bytes: int, upper: LogPosition, at_least_one: bool
+    ) -> FileSpan | None:
+        """What `_search` does for nearly all fetches, in one call into C; None: it has to do it itself."""
+        segment = segments[max(0, segment_at(segments, offset))]
+        if not segment.indexes_are_checked:
+            return None
+        file, end = segment.file(), readable_end(segment, upper)
+        found = segment.offset_index.find_span(file.fd, offset, end, max_bytes, at_least_one, _probed_below(segment))
+        if found is None:
+            return None
+        position, length = found
+        if position + length == end:
+            self._remember(segment, upper)
+        return FileSpan(file, position, length)
+
     def _span(self, segment: Segment, position: int, length: int, *, wait: bool) -> FileSpan:
         span = FileSpan(segment.file(), position, length)
         if wait:
             warm(span)
-        elif position < segment.warm_from or position < segment.size - _HOT_TAIL_BYTES or not segment.is_active:
+        elif position < _probed_below(segment):
             probe(span)
         return span
 
@@ -110,6 +130,11 @@ class Reader:
             places[upper.offset] = (segment, upper.position)
             if len(places) > _MAX_PLACES:
                 del places[next(iter(places))]
+
+
+def _probed_below(segment: Segment) -> int:
+    """What begins at this position or behind it is in the page cache."""
+    return max(segment.warm_from, segment.size - _HOT_TAIL_BYTES) if segment.is_active else segment.size
 
 
 def find_batch(
