@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Brings the jars of tests/compat/java/pom.xml into .jars/lib and those of tests/spark/java/pom.xml into .jars/spark, and compiles
-# the Java test driver and the Java example into .jars/driver.jar; one of the two with the argument `kafka` or `spark`. Where
-# pyspark is installed, local files for its tests (.jars/local-files.jar) and an archive of Spark's classes come with them. Quick when all are there already. Exit codes: 0 ready; 3 Maven or a JDK is missing or out of reach
-# (the tests that need the jars are skipped then); anything else is an error in the sources.
+# Brings the jars of tests/compat/java/pom.xml into .jars/lib, those of tests/spark/java/pom.xml into .jars/spark and those of
+# tests/spark/java/hdfs/pom.xml into .jars/hdfs, and compiles the Java test driver and the Java example into .jars/driver.jar;
+# one of the three with the argument `kafka`, `spark` or `hdfs`. Where pyspark is installed, local files for its tests
+# (.jars/local-files.jar) and an archive of Spark's classes come with `spark`. Quick when all are there already. Exit codes:
+# 0 ready; 3 Maven or a JDK is missing or out of reach (the tests that need the jars are skipped then); anything else is an
+# error in the sources.
 set -euo pipefail
 
 OUT_OF_REACH=3
@@ -92,12 +94,28 @@ archive_spark() {
     fi
 }
 
+# Its web server reads every jar with a part of HDFS in it from end to end, several times, for what it is to serve: half of the
+# time of its start, unless there is nothing to inflate.
+quicken_hdfs() {
+    local unpacked="$jars/hdfs/unpacked" packed
+    [ -d "$jars/hdfs" ] && command -v jar >/dev/null || return 0
+    for packed in "$jars"/hdfs/*.jar; do
+        rm -rf "$unpacked"
+        mkdir "$unpacked"
+        (cd "$unpacked" && jar --extract --file "$packed")
+        jar --create --no-compress --no-manifest --file "$packed.draft" -C "$unpacked" .
+        mv "$packed.draft" "$packed"
+    done
+    rm -rf "$unpacked"
+}
+
 mkdir -p "$jars"
 exec 9>"$jars/lock"
 flock 9 # two test workers may come here at once
 
 which=${1:-all}
-if [ "$which" != spark ]; then
+asked_for() { [ "$which" = all ] || [ "$which" = "$1" ]; }
+if asked_for kafka; then
     fetch "Kafka's jars" "$sources/pom.xml" lib
     classes_wanted=$(fingerprint "$sources/pom.xml" "$sources"/*.java "$examples"/*.java)
     if ! stamped classes "$classes_wanted"; then
@@ -106,7 +124,14 @@ if [ "$which" != spark ]; then
         echo "$classes_wanted" >"$jars/classes.stamp"
     fi
 fi
-if [ "$which" != kafka ]; then
+if asked_for spark; then
     quicken_spark
     fetch "Spark's own Kafka connector" "$project/tests/spark/java/pom.xml" spark
+fi
+if asked_for hdfs; then
+    hdfs_wanted=$(fingerprint "$project/tests/spark/java/hdfs/pom.xml")
+    if ! stamped hdfs "$hdfs_wanted"; then
+        fetch "Hadoop's HDFS" "$project/tests/spark/java/hdfs/pom.xml" hdfs
+        quicken_hdfs
+    fi
 fi

@@ -50,6 +50,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             # The other one asks a process (readlink) about every file: a fifth of the time of a query with state.
             "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
+            # Who closes a file on HDFS asks whether it is whole, and if it is not yet, again after 400 ms.
+            "spark.hadoop.dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10",
             # Spark's own Kafka connector, where it was to be had: a running session takes no further jars.
             "spark.jars": ",".join(map(str, sorted((PROJECT / ".jars/spark").glob("*.jar")))),
         },

@@ -127,7 +127,8 @@ def open_catalog(files: Files, directory: str, given: Mapping[str, str], is_to_b
         if local is None:
             raise PipelineError(
                 f"{directory} is not on a local disk, where a SQLite catalog could be: name a catalog, for example "
-                "--catalog-property type=rest --catalog-property uri=http://host:8181"
+                "--catalog-property type=rest --catalog-property uri=http://host:8181, or a SQLite file on one, "
+                "--catalog-property uri=sqlite:////catalogs/orders.db; an archive with --format parquet takes none"
             )
         if not is_to_be_made and not files.exists(f"{directory}/catalog.db"):
             return None
