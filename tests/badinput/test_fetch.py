@@ -1,5 +1,6 @@
 """Row 36, and Fetch in rows 16 and 57: fetches that ask for too much, for nothing, or for what is not there."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from penstock.protocol.messages.records import (
 from tests.badinput.batches import a_batch
 from tests.badinput.rows import not_for_kafka, row
 from tests.badinput.unharmed import ANSWER_TIMEOUT_S, Vitals
-from tests.testkit import BrokerProcess, RawClient
+from tests.testkit import BrokerProcess, RawClient, broker_under_test
 from tests.testkit.asking import create_usable_topic, fetch, fetch_request, produce
 
 pytestmark = pytest.mark.xdist_group("badinput-fetch")
@@ -193,6 +194,24 @@ def test_row36_given_the_same_partition_a_thousand_times_when_fetched_then_the_a
 
     rows = [each for topic in answer.responses for each in topic.partitions]
     assert sum(len(each.records) for each in rows if isinstance(each.records, memoryview)) <= FETCH_MAX_BYTES
+
+
+@not_for_kafka  # it answers each partition once
+def test_row36_given_a_limit_beyond_what_an_answer_can_be_when_asked_for_more_then_the_answer_has_as_much_as_it_can(
+    tmp_path: Path,
+) -> None:
+    with broker_under_test().start(tmp_path / "data", **{"fetch.max.bytes": INT32_MAX}) as broker:
+        with RawClient(broker.address, timeout=ANSWER_TIMEOUT_S) as client:
+            create_usable_topic(client, TOPIC)
+            assert produce(client, TOPIC, a_batch(bytes(BATCH_BYTES))).error_code == 0
+            enough = many_partitions(TOPIC, [0] * (2 * INT32_MAX // BATCH_BYTES))
+            request = FetchRequest(max_wait_ms=0, max_bytes=INT32_MAX, topics=enough)
+            client.send_request(request.API_KEY, 12, request.encode(12))
+
+            size = int.from_bytes(client.socket.recv(4), "big", signed=True)  # who reads it all takes a while
+
+        assert 1 << 30 < size < INT32_MAX
+        assert broker.is_running
 
 
 @not_for_kafka  # whose sessions are bounded in number only

@@ -179,6 +179,29 @@ async def test_given_a_file_span_between_bytes_then_all_of_it_arrives(
     os.close(descriptor)
 
 
+async def test_given_a_file_that_is_cut_while_it_is_sent_then_only_that_connection_ends(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "segment").write_bytes(bytes(1_000_000))
+    descriptor, looked = os.open(tmp_path / "segment", os.O_RDONLY), os.fstat
+    reader, writer = await connect(server)
+    writer.write(framed(b"fetch"))
+    await until(lambda: bool(server.answers))
+
+    def cut_after_the_look(asked: int) -> os.stat_result:
+        found = looked(asked)
+        if asked == descriptor:
+            os.truncate(tmp_path / "segment", 10)
+        return found
+
+    monkeypatch.setattr(os, "fstat", cut_after_the_look)
+    server.answers[0].complete((struct.pack(">i", 1_000_000), Span(Opened(descriptor), 0, 1_000_000)))
+
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+        await read_frame(reader)
+    os.close(descriptor)
+
+
 async def test_given_spans_of_thousands_of_partitions_then_all_of_them_arrive_in_order(
     server: Server, tmp_path: Path
 ) -> None:

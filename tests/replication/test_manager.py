@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,11 +25,12 @@ from penstock.core.ids import BrokerId, TopicPartition
 from penstock.metadata.image import ClusterImage, difference
 from penstock.protocol.batch import place
 from penstock.protocol.records import Record, build_batch
+from penstock.replication.follower import Truncate
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
-from penstock.runtime.tasks import TaskGroup
+from penstock.runtime.tasks import TaskGroup, spawn
 from penstock.runtime.tick import Tick
 from penstock.storage.flusher import Flusher
 from penstock.storage.log_dirs import DataDirectory
@@ -308,3 +310,31 @@ async def test_given_a_partition_that_went_and_came_back_while_its_broker_was_aw
         await manager.start(cluster.image)
 
         assert manager.find("orders", 0).log.log_end_offset == kept
+
+
+async def test_given_a_thread_that_reads_a_log_that_is_to_be_cut_then_that_is_waited_for_and_nobody_else_begins(
+    tmp_path: Path,
+) -> None:
+    """A leader that has gone on without knowing it: a consumer is behind, and what others have not has to go."""
+    cluster = ACluster(ONE)
+    cluster.create("orders")
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        partition, files, may_end = with_record(manager), manager._files, threading.Event()
+        log = partition.log
+        reading = spawn(log.in_thread(files, may_end.wait, 10), name="reading")
+        partition.follow(partition.leader_epoch + 1)
+        assert partition.follower is not None
+        partition.follower._shorten(Truncate(0))
+
+        cutting = spawn(manager._shorten(partition, Truncate(0)), name="cutting")
+        await asyncio.wait((cutting,), timeout=0.1)
+        with pytest.raises(BrokerError, match="being cut"):
+            await log.in_thread(files, lambda: None)
+        assert log.log_end_offset == 1
+
+        may_end.set()
+        await asyncio.wait_for(cutting, 10)
+        assert await reading
+        assert log.log_end_offset == 0
+        assert await log.in_thread(files, lambda: "as before") == "as before"

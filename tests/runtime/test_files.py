@@ -28,3 +28,20 @@ async def test_given_work_whose_caller_was_cancelled_then_draining_waits_for_it(
     await draining
     assert has_ended
     assert await files.run(lambda: "goes on") == "goes on"
+
+
+async def test_given_a_caller_that_is_cancelled_then_it_counts_as_busy_until_its_thread_has_ended() -> None:
+    files, may_end, busy = Files(1, "test"), threading.Event(), set[object]()
+    reading = spawn(files.run_among(busy, may_end.wait, 10), name="test")
+    waiting = spawn(files.run_among(busy, may_end.wait, 10), name="test")
+    await asyncio.sleep(0)
+    assert len(busy) == 2
+
+    for caller in (reading, waiting):
+        caller.cancel()
+    await asyncio.wait((reading, waiting))
+    assert len(busy) == 1  # of the other no thread will ever know
+
+    may_end.set()
+    await files.drain()
+    assert not busy

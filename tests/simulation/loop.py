@@ -225,6 +225,14 @@ class SimulatedFiles(Files):
     async def run(self, function: Callable[..., _T], *args: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(None, lambda: function(*args))
 
+    async def run_among(self, busy: set[object], function: Callable[..., _T], *args: object) -> _T:
+        one = object()
+        busy.add(one)
+        try:
+            return await self.run(function, *args)
+        finally:
+            busy.discard(one)
+
     def start(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         def job() -> None:
             error: BaseException | None = None

@@ -22,6 +22,7 @@ from penstock.runtime.tasks import TaskGroup
 from penstock.storage import cleaner as cleaner_module
 from penstock.storage.cleaner import Candidate, Cleaner, CleanerSettings
 from penstock.storage.compaction import CleanerLimits, Cleaning, plan_cleaning
+from penstock.storage.compaction_plan import CleaningPlan
 from penstock.storage.log import Log
 from penstock.storage.pace import Pace
 
@@ -253,6 +254,43 @@ async def test_given_a_round_that_has_not_begun_when_stopped_then_its_log_is_fre
     await shop.tasks.stop()
 
     assert not log.cleaning.is_busy
+
+
+async def test_given_a_log_that_is_being_cut_when_others_are_cleaned_then_it_is_left_alone_until_that_is_over(
+    shop: Shop,
+) -> None:
+    cut, other = shop.add(0), shop.add(1)
+    cut.is_being_cut = True
+    shop.start()
+    await until(lambda: is_clean(other))
+    looks = shop.looks
+    await until(lambda: shop.looks > looks + 1)
+    assert not is_clean(cut)
+
+    cut.is_being_cut = False
+
+    await until(lambda: is_clean(cut))
+
+
+async def test_given_a_log_that_was_cut_after_it_was_looked_at_then_that_look_is_worth_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more logs than are looked at by one thread at once: the first has time to change."""
+    monkeypatch.setattr(cleaner_module, "PLANS_AT_ONCE", 1)
+    first, other = shop.add(0, segment_bytes=300), shop.add(1)
+    planned = Cleaner._planned
+
+    async def cutting(self: Cleaner, free: list[Candidate], now_ms: int) -> list[tuple[Candidate, CleaningPlan]]:
+        if free[0].log is not first:
+            first.truncate_to(15, NOW_MS)
+        return await planned(self, free, now_ms)
+
+    monkeypatch.setattr(Cleaner, "_planned", cutting)
+    chosen = await shop.cleaner._choose()
+    shop.cleaner._files.close()
+
+    assert first.generation == 1
+    assert chosen is not None and chosen[0].log is other
 
 
 async def test_given_it_is_turned_off_when_time_passes_then_nothing_is_cleaned(shop: Shop) -> None:

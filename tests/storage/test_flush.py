@@ -275,10 +275,12 @@ async def test_given_many_logs_when_flushed_then_no_more_than_allowed_at_a_time_
     for log in logs:
         flusher.request(log, lambda: None)
     await until(lambda: gate.calls == 4)
+    assert all(map(flusher.is_busy, logs))  # those that wait as well: whoever is to cut one waits for them
     gate.open()
     await flusher.drain()
 
     assert gate.most_at_once == 4
+    assert not any(map(flusher.is_busy, logs))
     assert all(log.flushed_offset == 1 for log in logs)
 
 
@@ -397,8 +399,10 @@ async def test_given_a_flush_that_was_put_off_when_its_log_is_deleted_then_nobod
     flusher = Flusher(pool, never)
     with no_descriptor_left():
         flusher.request(log, lambda: None)
-        await until(lambda: not flusher.is_busy(log))
+        await until(lambda: log in flusher._put_off)
+        assert flusher.is_busy(log)
         log.delete()
+        assert not flusher.is_busy(log)
 
     async with asyncio.timeout(20):
         await flusher.drain()

@@ -40,7 +40,7 @@ POLL_COMMITTED_S = 0.01
 
 async def replay(partition: Partition, machine: Machine, files: Files, metrics: CoordinatorMetrics) -> None:
     """In threads: nobody else knows the machine yet. Raises BrokerError or OSError when the log cannot be read."""
-    last_offsets = await files.run(_note_last_offsets, partition)
+    last_offsets = await partition.log.in_thread(files, _note_last_offsets, partition)
     offset = partition.log.log_start_offset
     while offset < partition.log.log_end_offset:
         if offset >= partition.high_watermark.offset:
@@ -49,7 +49,7 @@ async def replay(partition: Partition, machine: Machine, files: Files, metrics: 
                 raise partition.refusal
             await asyncio.sleep(POLL_COMMITTED_S)
             continue
-        offset = await files.run(_replay_chunk, partition, offset, last_offsets, machine, metrics)
+        offset = await partition.log.in_thread(files, _replay_chunk, partition, offset, last_offsets, machine, metrics)
 
 
 def _note_last_offsets(partition: Partition) -> OffsetMap:

@@ -30,7 +30,13 @@ from penstock.handlers.fetch_sessions import (
 from penstock.handlers.nearest import nearest_replica
 from penstock.handlers.replica_fetch import ReplicaFetch
 from penstock.net.connection import Answer, Connection
-from penstock.protocol.fetch import NO_REPLICA, TOPIC_ID_SINCE, FetchedPartition, encode_fetch_response
+from penstock.protocol.fetch import (
+    MAX_RECORDS_BYTES,
+    NO_REPLICA,
+    TOPIC_ID_SINCE,
+    FetchedPartition,
+    encode_fetch_response,
+)
 from penstock.protocol.frames import RequestHeader
 from penstock.protocol.messages.records import FetchRequest
 from penstock.replication.parking import ParkedFetch
@@ -261,7 +267,7 @@ class Reading:
         self.stable_only = stable_only
         self._from_followers = from_followers
         self._rack = rack
-        self._left = max(0, min(max_bytes, broker.config.int("fetch.max.bytes")))
+        self._left = max(0, min(max_bytes, broker.config.int("fetch.max.bytes"), MAX_RECORDS_BYTES))
         self.total_bytes = 0
         # Something is to be said other than records.
         self.cannot_wait = False
@@ -328,7 +334,8 @@ class Reading:
         for position, partition in self.cold:
             wanted, row = self.rows[position]
             try:
-                span = await self._broker.files.run(
+                span = await partition.log.in_thread(
+                    self._broker.files,
                     partition.read_waiting,
                     wanted.fetch_offset,
                     min(wanted.max_bytes, self._left),
@@ -344,6 +351,6 @@ class Reading:
     async def find_aborts(self) -> None:
         for row, partition, span, offset in self.with_aborts:
             try:
-                row.aborted = await self._broker.files.run(partition.aborted_in, span, offset)
+                row.aborted = await partition.log.in_thread(self._broker.files, partition.aborted_in, span, offset)
             except BrokerError as error:
                 row.error_code, row.records = error.code, None

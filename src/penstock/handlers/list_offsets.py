@@ -87,11 +87,11 @@ async def _by_time(
 ) -> ListOffsetsPartitionResponse:
     log, upper = partition.log, partition.high_watermark
     if stable_only:
-        upper = await broker.files.run(partition.stable_position_waiting)
+        upper = await log.in_thread(broker.files, partition.stable_position_waiting)
     if asked.timestamp == MAX_TIMESTAMP:
-        found = await broker.files.run(log.offset_of_max_timestamp, upper)
+        found = await log.in_thread(broker.files, log.offset_of_max_timestamp, upper)
     else:
-        found = await broker.files.run(log.offset_for_timestamp, asked.timestamp, upper)
+        found = await log.in_thread(broker.files, log.offset_for_timestamp, asked.timestamp, upper)
     if found is None:
         return _row(asked.partition_index, -1, -1)
     return _row(asked.partition_index, found.offset, found.leader_epoch, found.timestamp)

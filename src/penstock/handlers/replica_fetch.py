@@ -7,6 +7,7 @@ names what has changed since the last one, and the answer has what is new (repli
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 
 from penstock.core.errors import BrokerError, ErrorCode
@@ -14,6 +15,7 @@ from penstock.core.ids import BrokerId
 from penstock.handlers.context import Broker
 from penstock.handlers.responses import response_frame
 from penstock.net.connection import Answer
+from penstock.protocol.fetch import MAX_RECORDS_BYTES
 from penstock.protocol.frames import RequestHeader
 from penstock.protocol.messages.records import (
     DivergingEpoch,
@@ -116,7 +118,7 @@ class ReplicaFetch:
 
     def _read(self) -> bool:
         """Whether the answer cannot wait: something is to be said other than records."""
-        self._left = self._request.max_bytes
+        self._left = min(self._request.max_bytes, MAX_RECORDS_BYTES)
         self._total = 0
         self._rows: list[tuple[Served, PartitionData]] = []
         has_news = False
@@ -194,7 +196,8 @@ class ReplicaFetch:
 
     async def _warm(self, partition: Partition, offset: int, max_bytes: int) -> None:
         """Into the page cache, from where the next reading has it; and that is now."""
-        await self._broker.files.run(_read_in, partition, offset, max_bytes)
+        with contextlib.suppress(BrokerError):  # whoever reads next is told
+            await partition.log.in_thread(self._broker.files, _read_in, partition, offset, max_bytes)
         for waiter in list(partition.replica_waiters):
             waiter.wake()
 
@@ -229,7 +232,4 @@ class ReplicaFetch:
 
 
 def _read_in(partition: Partition, offset: int, max_bytes: int) -> None:
-    try:
-        partition.log.read(offset, max_bytes, partition.log.end_position, at_least_one=True, wait=True)
-    except BrokerError:
-        return  # whoever reads next is told
+    partition.log.read(offset, max_bytes, partition.log.end_position, at_least_one=True, wait=True)

@@ -126,8 +126,8 @@ def _mapped(file: File, offset: int) -> memoryview | None:
         if length <= 0:
             return None
         return memoryview(mmap.mmap(file.fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset))
-    except OSError:
-        return None  # no mapping is left, or no descriptor, of which a mapping takes one
+    except (OSError, ValueError):
+        return None  # no mapping or descriptor is left, of which it takes one each; or the file was cut just now
 
 
 WINDOWS = Windows()

@@ -21,6 +21,8 @@ SESSION_SINCE = 7
 FLEXIBLE_SINCE = 12
 TOPIC_ID_SINCE = 13
 NO_REPLICA = -1
+# An answer says in 31 bits how long it is; behind so many bytes there is still room for a batch and for all the rest.
+MAX_RECORDS_BYTES = 1 << 30
 
 _START_SINCE = 5
 _REPLICA_SINCE = 11

@@ -109,5 +109,5 @@ class Departures:
 
 async def until_at_rest(each: Log, flusher: Flusher) -> None:
     """Until nothing is under way in its files."""
-    while flusher.is_busy(each) or each.cleaning.is_busy:  # noqa: ASYNC110 - no news of that
+    while flusher.is_busy(each) or each.cleaning.is_busy or each.readers:  # noqa: ASYNC110 - no news of that
         await asyncio.sleep(POLL_S)

@@ -130,7 +130,8 @@ class Housekeeping:
             or not (partition.config.is_deleted_by_retention or partition.config.is_compacted)
         ):
             return
-        plan = await self._files.run(partition.log.plan_retention, partition.high_watermark.offset, now_ms)
+        look, committed = partition.log.plan_retention, partition.high_watermark.offset
+        plan = await partition.log.in_thread(self._files, look, committed, now_ms)
         if plan is None or partition.offline is not None or partition.is_shortening:
             return
         if plan.takes_active and not await self._close_active(partition, plan.log_start_offset, now_ms):

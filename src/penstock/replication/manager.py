@@ -487,9 +487,10 @@ class ReplicaManager:
         """A follower has what its leader has not: it goes, and no checkpoint may say that it was there."""
         each, follower = partition.log, partition.follower
         assert follower is not None
-        await until_at_rest(each, self._flusher)
-        now_ms = self._clock.now_ms()
+        each.is_being_cut = True
         try:
+            await until_at_rest(each, self._flusher)
+            now_ms = self._clock.now_ms()
             if isinstance(step, Truncate):
                 await self._files.run(each.truncate_to, step.offset, now_ms)
             else:
@@ -503,6 +504,8 @@ class ReplicaManager:
             follower.failed(str(error))
             partition.fail(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic_partition}: {error}"))
             return
+        finally:
+            each.is_being_cut = False
         follower.shortened()
         partition.followed()
         topic = self._image.topics_by_id.get(partition.topic_id)

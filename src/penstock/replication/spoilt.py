@@ -183,7 +183,7 @@ class SpoiltReplicas:
             "log under suspicion, reading it", extra={"partition": str(partition.topic_partition), "reason": reason}
         )
         try:
-            damage = await self._files.run(first_damage, suspected)
+            damage = await suspected.in_thread(self._files, first_damage, suspected)
         except OSError as error:
             log.error("log not read", extra={"partition": str(partition.topic_partition), "error": error})
             suspected.suspicion = reason

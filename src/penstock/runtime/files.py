@@ -33,6 +33,14 @@ class Files:
         """What `function(*args)` returns or raises, from a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool(), lambda: function(*args))
 
+    async def run_among(self, busy: set[object], function: Callable[..., _T], *args: object) -> _T:
+        """As `run`. There is one more in `busy` until the thread has ended, also if nobody waits for it any more."""
+        one = object()
+        busy.add(one)
+        running = self._pool().submit(function, *args)
+        running.add_done_callback(lambda _: busy.discard(one))
+        return await asyncio.wrap_future(running)
+
     def start(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         """Runs `work` in a thread, then `done` on the loop, with what was raised. Cheaper than a task."""
         loop = asyncio.get_running_loop()

@@ -127,14 +127,32 @@ class Cleaner:
         candidates = list(self._candidates())
         self._metrics.last_run_ms = self._clock.monotonic_ms()
         self._metrics.uncleanable_partitions = sum(each.log.cleaning.uncleanable is not None for each in candidates)
-        free = [each for each in candidates if self._is_free(each.log)]
+        generations = {each.log: each.log.generation for each in candidates}
         plans: list[tuple[Candidate, CleaningPlan]] = []
-        for at in range(0, len(free), PLANS_AT_ONCE):
-            plans += await self._files.run(_plans, free[at : at + PLANS_AT_ONCE], now_ms, self._give_up)
+        for at in range(0, len(candidates), PLANS_AT_ONCE):
+            free = [each for each in candidates[at : at + PLANS_AT_ONCE] if self._is_free(each.log)]
+            if free:
+                plans += await self._planned(free, now_ms)
         self._metrics.max_dirty_ratio = max((plan.dirty_ratio for _, plan in plans), default=0.0)
-        # Planning took a while: a log may have gone since.
-        due = [(each, plan) for each, plan in plans if plan.is_due and self._is_free(each.log)]
+        # Planning took a while: a log may have gone since, or been cut.
+        due = [
+            (each, plan)
+            for each, plan in plans
+            if plan.is_due and self._is_free(each.log) and each.log.generation == generations[each.log]
+        ]
         return max(due, key=lambda each: each[1].dirty_ratio, default=None)
+
+    async def _planned(self, free: list[Candidate], now_ms: int) -> list[tuple[Candidate, CleaningPlan]]:
+        """While a thread looks at them, nobody cuts them."""
+        plans: list[tuple[Candidate, CleaningPlan]] = []
+        for each in free:
+            each.log.cleaning.is_busy = True
+        try:
+            await self._in_thread(lambda: plans.extend(_plans(free, now_ms, self._give_up)))
+        finally:
+            for each in free:
+                each.log.cleaning.is_busy = False
+        return plans
 
     def _is_free(self, candidate: Log) -> bool:
         state = candidate.cleaning
@@ -142,6 +160,7 @@ class Cleaner:
             state.is_busy
             or state.uncleanable is not None
             or candidate.is_failed
+            or candidate.is_being_cut
             or candidate.is_swapping
             or len(candidate.segments) < 2
             or state.not_before_ms > self._clock.monotonic_ms()

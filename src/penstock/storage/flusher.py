@@ -79,7 +79,8 @@ class Flusher:
             self._start(log, notify)
 
     def is_busy(self, log: Log) -> bool:
-        return log in self._in_flight
+        """Whether a flush of it is under way or to come. That of a deleted log may come too late, and does no harm."""
+        return log in self._in_flight or (not log.is_deleted and (log in self._waiting or log in self._put_off))
 
     async def drain(self) -> None:
         """Returns when nothing is under way: for when nobody asks for flushes any more."""

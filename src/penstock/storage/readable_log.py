@@ -6,13 +6,19 @@ ColdRead, and the same call with wait=True belongs into a thread, which may run 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from penstock.core.errors import BrokerError, ErrorCode
+from penstock.runtime.files import Files
 from penstock.storage import aborted, lookup
 from penstock.storage.log_file import FileSpan, LogPosition
 from penstock.storage.producers import Producers
 from penstock.storage.reader import Reader, find_batch, storage_error, storage_errors
 from penstock.storage.segment import CorruptSegment, Segment
 from penstock.storage.txn_index import AbortedTransaction
+
+_T = TypeVar("_T")
 
 
 class ReadableLog:
@@ -22,9 +28,11 @@ class ReadableLog:
         "_reader",
         "_segments",
         "end_position",
+        "is_being_cut",
         "log_end_offset",
         "log_start_offset",
         "producers",
+        "readers",
         "suspicion",
     )
 
@@ -43,6 +51,9 @@ class ReadableLog:
         self._last_abort_offset = aborted.no_abort_behind(segments, end_position.offset)
         # Why somebody believes that its files are damaged: worth a look at all of them (`soundness.py`).
         self.suspicion: str | None = None
+        # Threads that read it. It is cut when there are none, and while it is no other begins.
+        self.readers: set[object] = set()
+        self.is_being_cut = False
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -76,6 +87,12 @@ class ReadableLog:
         except (OSError, CorruptSegment) as error:
             self.suspect(error)
             raise storage_error(error) from error
+
+    async def in_thread(self, files: Files, read: Callable[..., _T], *args: object) -> _T:
+        """What `read` finds in this log, in a thread beside which nobody cuts it."""
+        if self.is_being_cut:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log is being cut")
+        return await files.run_among(self.readers, read, *args)
 
     def suspect(self, error: BaseException) -> None:
         """Whether what a reader met is damage is found out later; a file that went meanwhile is none."""
