@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.pipelines.aggregate import aggregate, plan_aggregate, read_table
 from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.files import Files, read_json
 from penstock.spark.pipelines.result_table import ResultTable
 from penstock.wire.errors import UnknownTopic
 from tests.spark.piping import Given, create, documents, fill, read, values
@@ -19,6 +21,7 @@ from tests.testkit import BrokerProcess
 
 SCHEMA = "ts TIMESTAMP, service STRING, level STRING, ms DOUBLE"
 NOW_MS = 1_790_000_000_000
+FAR_AHEAD_MS = 4_102_444_800_000  # a broker refuses records of that time
 
 
 class Logs:
@@ -81,6 +84,7 @@ def logs(spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: 
 def test_given_logs_when_windows_are_done_then_each_is_in_the_topic_once_and_late_lines_are_not_counted(
     logs: Logs,
 ) -> None:
+    begun_ms = time.time_ns() // 1_000_000
     logs.say(*[(f"00:{n:02}", "web", "info", float(n)) for n in range(60)], ("00:30", "db", "error", 7.0))
     logs.say(("00:59", "web", "info", 100.0), ("01:45", "web", "info", 1.0))
     logs.run()
@@ -97,37 +101,52 @@ def test_given_logs_when_windows_are_done_then_each_is_in_the_topic_once_and_lat
         "service": "web",
         "level": "info",
     }
-    assert records[-1].timestamp_ms == 1_772_366_460_000
+    # Of when it was written: retention would delete windows of old events at once.
+    assert all(record.timestamp_ms >= begun_ms for record in records)
 
 
 def test_given_keys_headers_and_times_of_records_when_windows_slide_then_overlapping_ones_have_them_all(
     logs: Logs,
 ) -> None:
+    """Also windows that no record could have the time of: before 1970, and far ahead."""
     minute = 60_000
     fill(
         logs.bootstrap,
         logs.topic,
         [
+            Given("0", "k0", 0, (("level", b"first"),)),
             Given("x", "k1", 0, (("level", b"debug"), ("level", b"info")), NOW_MS),
             Given("y", "k2", 0, (("level", b"info"),), NOW_MS + minute),
-            Given("z", "k1", 0, (), NOW_MS + 30 * minute),
+            Given(str(FAR_AHEAD_MS), "k3", 0, (("level", b"last"),)),
+            Given(str(FAR_AHEAD_MS + 30 * minute), "k1", 0),
         ],
     )
 
     logs.run(
         schema=None,
-        time="_timestamp",
+        time="coalesce(timestamp_millis(TRY_CAST(_value AS BIGINT)), _timestamp)",
         window="2m",
         slide="1m",
         watermark="0s",
         group_by=["_headers['level'] AS level"],
         where="_value <> 'nothing'",
         aggregates=["count", "distinct(_key) AS keys", "min(_key) AS first"],
-        max_per_batch=2,
+        max_per_batch=3,
     )
 
-    found = [(row["level"], row["count"], row["keys"], row["first"]) for row in documents(logs.bootstrap, logs.target)]
-    assert sorted(found, key=str) == [("info", 1, 1, "k1"), ("info", 1, 1, "k2"), ("info", 2, 2, "k1")]
+    rows = documents(logs.bootstrap, logs.target)
+    found = [(row["level"], row["count"], row["keys"], row["first"]) for row in rows]
+    assert sorted(found, key=str) == [
+        ("first", 1, 1, "k0"),
+        ("first", 1, 1, "k0"),
+        ("info", 1, 1, "k1"),
+        ("info", 1, 1, "k2"),
+        ("info", 2, 2, "k1"),
+        ("last", 1, 1, "k3"),
+        ("last", 1, 1, "k3"),
+    ]
+    starts = sorted(str(row["window_start"]) for row in rows)
+    assert (starts[0], starts[-1]) == ("1969-12-31T23:59:00.000Z", "2100-01-01T00:00:00.000Z")
 
 
 def test_given_updates_when_a_window_changes_then_every_batch_says_so_under_the_same_key(logs: Logs) -> None:
@@ -138,6 +157,14 @@ def test_given_updates_when_a_window_changes_then_every_batch_says_so_under_the_
     (records,) = read(logs.bootstrap, logs.target)
     assert len({record.key for record in records}) == 1
     assert "is of another query: its emit is updates, not final" in logs.refusal()
+    assert "is of another query: its where is true, not ms > 1;" in logs.refusal(emit="updates", where="ms > 1")
+    other = f"{SCHEMA} NOT NULL"
+    assert "is of another query: its schema is ts TIMESTAMP," in logs.refusal(emit="updates", schema=other)
+    # A checkpoint of an earlier version says neither.
+    files, marker = Files(logs.spark), f"{logs.directory}/checkpoint/penstock.json"
+    known = read_json(files, marker) or {}
+    files.write(marker, json.dumps({key: known[key] for key in known if key not in ("where", "schema")}))
+    plan_aggregate(logs.spark, **logs.arguments(emit="updates", where="ms > 1", schema=other))
 
 
 def test_given_a_table_when_batches_are_done_again_then_every_window_is_there_once(

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.spark.pipelines.changelog import Changelog, Envelope, KeyKind
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.json_values import parse_schema
-from penstock.spark.pipelines.latest import last_of_each_key, merged, with_bucket
+from penstock.spark.pipelines.latest import Found, last_in_each_partition, last_of_each_key, merged, with_bucket
 
 RECORD = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -148,7 +148,7 @@ def test_given_any_history_when_it_is_merged_in_any_batches_then_the_table_has_e
     table = spark.createDataFrame([], ROW)
     for begin, end in pairwise(edges):
         batch = spark.createDataFrame(changes[max(0, begin - again) : end], f"{CHANGE}, _penstock_reason string")
-        rows = merged(table, last_of_each_key(with_bucket(batch, 4)))
+        rows = merged(table, last_of_each_key(last_in_each_partition(with_bucket(batch, 4))))
         table = spark.createDataFrame(rows.collect(), ROW)
 
     expected: dict[str, str] = {}
@@ -165,6 +165,7 @@ def test_given_any_history_when_it_is_merged_in_any_batches_then_the_table_has_e
 
 
 def test_given_a_key_in_two_partitions_when_it_is_merged_then_the_later_time_counts(spark: SparkSession) -> None:
+    """And the end of each partition is where its records end, whichever of them count."""
     early, late = NOW, NOW.replace(day=2)
     table = spark.createDataFrame([("a", "old", 0, 90, early, 1), ("b", "new", 0, 91, late, 2)], ROW)
     table = with_bucket_of(table)
@@ -174,13 +175,21 @@ def test_given_a_key_in_two_partitions_when_it_is_merged_then_the_later_time_cou
             ("b", "late to come", False, 3, 1, early, None),
             ("c", "first", False, 0, 95, early, None),
             ("c", "second", False, 3, 2, late, None),
+            ("d", None, True, 3, 3, late, None),
+            ("d", "of before it was deleted", False, 0, 96, early, None),
+            (None, "no change", False, 0, 97, early, "it has no key"),
+            (None, "no change", False, 3, 4, early, "it has no key"),
+            (None, "no change", False, 5, 7, late, "it has no key"),
         ],
         f"{CHANGE}, _penstock_reason string",
     )
 
-    rows = merged(table, last_of_each_key(with_bucket(changes, 4)))
+    last = last_in_each_partition(with_bucket(changes, 4))
+    found = Found.of(last)
+    rows = merged(table, last_of_each_key(last))
 
     assert {row["_key"]: row["value"] for row in rows.collect()} == {"a": "moved", "b": "new", "c": "second"}
+    assert (found.records, found.bad, found.ends) == (9, 3, {0: 98, 3: 5, 5: 8})
 
 
 def with_bucket_of(table: DataFrame) -> DataFrame:

@@ -189,8 +189,9 @@ def test_given_json_when_the_schema_gets_columns_then_rows_of_before_have_null_i
 
 
 def test_given_records_that_are_no_changes_when_it_runs_then_they_end_it_or_are_set_aside_once(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when the checkpoint is lost, and they are the last ones of both partitions."""
     quarantine = f"{home.topic}-bad"
     create(home.bootstrap, quarantine)
     home.say(("a", {"n": 1}), ("b", "nonsense"), ("a", {"n": "x"}))
@@ -207,7 +208,7 @@ def test_given_records_that_are_no_changes_when_it_runs_then_they_end_it_or_are_
         home.run(schema=schema, quarantine=quarantine)
     monkeypatch.setattr(KeyedTable, "commit", commit)
     home.run(schema=schema, quarantine=quarantine)
-    home.run(schema=schema, quarantine=quarantine)
+    home.run(schema=schema, quarantine=quarantine, checkpoint=str(tmp_path / "another"))
 
     assert home.rows("n") == {"a": (1,)}
     assert sorted(values(home.bootstrap, quarantine)[0], key=repr) == [b"nonsense", b'{"n": "x"}']

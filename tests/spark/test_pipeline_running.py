@@ -79,6 +79,42 @@ def test_given_a_file_that_is_there_when_it_is_created_again_then_the_first_one_
     ]
 
 
+def test_given_a_file_system_that_refuses_the_rename_when_a_file_is_created_then_nobody_is_said_to_be_first(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Hadoop's ViewFs does not rename from one of its mounts to another, which here is the file itself."""
+    configuration, mounts = spark._jsc.hadoopConfiguration(), f"fs.viewfs.mounttable.{tmp_path.name}"
+    (tmp_path / "directory").mkdir()
+    configuration.set(f"{mounts}.linkFallback", f"file://{tmp_path}/directory")
+    configuration.set(f"{mounts}.link./marker.json", f"file://{tmp_path}/elsewhere/marker.json")
+    files, root = Files(spark), f"viewfs://{tmp_path.name}"
+
+    with pytest.raises(
+        PipelineError, match=r"marker\.json cannot be made: .*Renames across Mount points not supported$"
+    ):
+        files.create(f"{root}/marker.json", "lost")
+
+    assert not list((tmp_path / "directory").iterdir())
+    assert [files.create(f"{root}/other.json", text) for text in ("first", "second")] == [True, False]
+    assert files.read(f"{root}/other.json") == "first"
+
+
+class Swept(Files):
+    """Somebody empties the directory as soon as a file is made."""
+
+    def create(self, path: str, text: str) -> bool:
+        created = super().create(path, text)
+        self.delete(path)
+        return created
+
+
+def test_given_a_marker_that_vanishes_when_a_checkpoint_is_claimed_then_it_is_not_ours(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match=r"checkpoint cannot be claimed: .* is gone"):
+        checkpoints.claim(Swept(spark), str(tmp_path / "checkpoint"), {"pipeline": "archive"})
+
+
 def test_given_a_checkpoint_of_one_query_when_another_claims_it_then_it_is_refused_by_what_differs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -88,6 +124,11 @@ def test_given_a_checkpoint_of_one_query_when_another_claims_it_then_it_is_refus
     checkpoints.claim(files, checkpoint, {"pipeline": "archive", "to": "/a"})
     with pytest.raises(PipelineError, match=r"of another query: its to is /a, not /b"):
         checkpoints.claim(files, checkpoint, {"pipeline": "archive", "to": "/b"})
+    with pytest.raises(PipelineError, match=r"of another query: its where is None, not true"):
+        checkpoints.check(files, checkpoint, {"pipeline": "archive", "where": "true"})
+    assert checkpoints.check(files, checkpoint, {"pipeline": "archive", "where": "true"}, newer=["where"])
+    with pytest.raises(PipelineError, match=r"of another query: its to is /a, not /b"):
+        checkpoints.check(files, checkpoint, {"to": "/b"}, newer=["to"])
 
 
 def test_given_a_directory_with_other_files_when_it_is_to_be_a_checkpoint_then_it_is_refused(

@@ -43,6 +43,7 @@ from penstock.spark.pipelines.windows import Windows
 __all__ = ["aggregate", "plan_aggregate", "read_table"]
 
 DEFAULT_TABLE = "windows"
+_NEWER = ("where", "schema")  # what checkpoints did not say at first
 
 
 def plan_aggregate(
@@ -102,7 +103,7 @@ def plan_aggregate(
     target.check(answer)
     running = Running(f"aggregate {', '.join(source.topics)}", files.qualified(place), follow, interval_s)
     plan = AggregatePlan(spark, source, query, target, answer, running)
-    checkpoints.check(files, running.checkpoint, plan.purpose(target))
+    checkpoints.check(files, running.checkpoint, plan.purpose(target), _NEWER)
     return plan
 
 
@@ -133,7 +134,7 @@ class AggregatePlan:
     def run(self) -> Ended:
         files = Files(self.spark)
         target = self.target.made(files)
-        checkpoints.claim(files, self.running.checkpoint, self.purpose(target))
+        checkpoints.claim(files, self.running.checkpoint, self.purpose(target), _NEWER)
         return target.run(self.spark, self.answer, self.running)
 
     def purpose(self, target: WindowTarget) -> dict[str, str]:
@@ -146,6 +147,8 @@ class AggregatePlan:
             "time": query.time,
             "group by": "; ".join(query.group_by),
             "aggregates": "; ".join(f"{each.function}({each.of or ''}) as {each.name}" for each in query.aggregates),
+            "where": query.where or "true",
+            "schema": "none" if query.schema is None else query.schema.toDDL(),
             **target.purpose,
         }
 

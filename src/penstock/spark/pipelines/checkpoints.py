@@ -8,7 +8,7 @@ refused to everybody else before anything runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files, joined, read_json
@@ -16,8 +16,11 @@ from penstock.spark.pipelines.files import Files, joined, read_json
 _MARKER = "penstock.json"
 
 
-def check(files: Files, checkpoint: str, purpose: Mapping[str, str]) -> bool:
-    """Whether there is one already. Raises PipelineError when it is for something else."""
+def check(files: Files, checkpoint: str, purpose: Mapping[str, str], newer: Collection[str] = ()) -> bool:
+    """Whether there is one already. Raises PipelineError when it is for something else.
+
+    `newer` are keys of the purpose that a checkpoint of an earlier version may lack.
+    """
     found = read_json(files, joined(checkpoint, _MARKER))
     if found is None:
         # Drafts of the marker are left behind by those who were killed while they wrote it.
@@ -28,6 +31,8 @@ def check(files: Files, checkpoint: str, purpose: Mapping[str, str]) -> bool:
             )
         return False
     for key, value in purpose.items():
+        if key in newer and key not in found:
+            continue
         if found.get(key) != value:
             raise PipelineError(
                 f"the checkpoint {checkpoint} is of another query: its {key} is {found.get(key)}, not {value}; "
@@ -36,9 +41,11 @@ def check(files: Files, checkpoint: str, purpose: Mapping[str, str]) -> bool:
     return True
 
 
-def claim(files: Files, checkpoint: str, purpose: Mapping[str, str]) -> None:
+def claim(files: Files, checkpoint: str, purpose: Mapping[str, str], newer: Collection[str] = ()) -> None:
     """As `check`, and it is ours from now on."""
-    if not check(files, checkpoint, purpose):
-        files.make_directory(checkpoint)
-        files.create(joined(checkpoint, _MARKER), json.dumps(dict(purpose), indent=2))
-        check(files, checkpoint, purpose)  # somebody else may have been first
+    if check(files, checkpoint, purpose, newer):
+        return
+    files.make_directory(checkpoint)
+    files.create(joined(checkpoint, _MARKER), json.dumps(dict(purpose), indent=2))
+    if not check(files, checkpoint, purpose, newer):  # somebody else may have been first
+        raise PipelineError(f"the checkpoint {checkpoint} cannot be claimed: its {_MARKER} is gone again")

@@ -114,12 +114,12 @@ class Files:
 
     @_told
     def create(self, path: str, text: str) -> bool:
-        """False when there is one already, whoever made it."""
+        """False when there is one already, whoever made it. Raises PipelineError when there is none after it."""
         system, there = self._at(path)
         if system.exists(there):
             return False
         draft = self._draft(path, text)
-        local = local_path(_url(there))
+        local, is_mine, why = local_path(_url(there)), False, "the file system did not rename its draft"
         try:
             if local is not None:
                 # A rename would replace what somebody else has just made; a link does not.
@@ -127,10 +127,15 @@ class Files:
                 is_mine = True
             else:
                 is_mine = bool(system.rename(draft, there))
-        except (FileExistsError, Py4JJavaError):
-            is_mine = False
+        except OSError as error:
+            why = str(error)
+        except Py4JJavaError as error:
+            why = _first_line(error)
         if local is not None or not is_mine:
             system.delete(draft, False)
+        # File systems differ in how they say that the target is there, so it is looked at.
+        if not is_mine and not system.exists(there):
+            raise PipelineError(f"{path} cannot be made: {why}")
         return is_mine
 
     @_told

@@ -2,10 +2,15 @@
 
 Within a partition the higher offset is the later change. A key is in one partition, so that is all there is to it,
 unless the topic was given more partitions: of the changes of a key in two partitions, the one with the later time
-counts.
+counts. That holds within a batch, and against a row of the table; but a deleted key has no row. An older change that
+comes from its other partition in a later batch puts the key back: to notice, the table would need a row for every key
+that ever was, which all its readers would have to pass over.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,17 +28,45 @@ def with_bucket(changes: DataFrame, buckets: int) -> DataFrame:
     return changes.withColumn(BUCKET, F.when(F.col(REASON).isNull(), bucket).otherwise(F.lit(NO_BUCKET)))
 
 
-def last_of_each_key(changes: DataFrame) -> DataFrame:
-    """With how many changes there were. What is no change counts as one of no key, in a bucket of its own."""
-    others = [name for name in changes.columns if name not in (KEY, BUCKET)]
-    # One shuffle for both steps, which need the rows of a key, and of a key and a partition, together.
+def last_in_each_partition(changes: DataFrame) -> DataFrame:
+    """Of each key, with how many changes there were. What is no change is one of no key, in a bucket of its own."""
+    others = [name for name in changes.columns if name not in (KEY, BUCKET, PARTITION)]
+    # One shuffle for this and `last_of_each_key`, which need the rows of a key together.
     together = changes.repartition(BUCKET)
-    row = F.struct(*others)
-    counted = F.count("*").alias(RECORDS)
-    of_partition = together.groupBy(BUCKET, KEY, PARTITION).agg(F.max_by(row, OFFSET).alias("row"), counted)
-    when = F.struct(F.col("row")[TIMESTAMP], F.col(PARTITION))
-    of_key = of_partition.groupBy(BUCKET, KEY).agg(F.max_by("row", when).alias("row"), F.sum(RECORDS).alias(RECORDS))
-    return of_key.select(BUCKET, KEY, "row.*", RECORDS)
+    last, counted = F.max_by(F.struct(*others), OFFSET).alias("row"), F.count("*").alias(RECORDS)
+    of_partition = together.groupBy(BUCKET, KEY, PARTITION).agg(last, counted)
+    return of_partition.select(BUCKET, KEY, PARTITION, "row.*", RECORDS)
+
+
+def last_of_each_key(last: DataFrame) -> DataFrame:
+    """Of the last ones in each partition."""
+    others = [name for name in last.columns if name not in (KEY, BUCKET, RECORDS)]
+    row = F.max_by(F.struct(*others), F.struct(TIMESTAMP, PARTITION)).alias("row")
+    return last.where(F.col(BUCKET) != NO_BUCKET).groupBy(BUCKET, KEY).agg(row).select(BUCKET, KEY, "row.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a batch has: records, those of them that are no changes, buckets with changes, the end of each partition."""
+
+    records: int
+    bad: int
+    buckets: list[int]
+    ends: Mapping[int, int]
+
+    @classmethod
+    def of(cls, last: DataFrame) -> Found:
+        """Of the last ones in each partition, not of each key: one may end with a change that another's overrules."""
+        summed = last.groupBy(BUCKET, PARTITION).agg(F.max(OFFSET), F.sum(RECORDS)).collect()
+        ends: dict[int, int] = {}
+        for _, partition, offset, _ in summed:
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
+        return cls(
+            records=sum(records for *_, records in summed),
+            bad=sum(records for bucket, *_, records in summed if bucket == NO_BUCKET),
+            buckets=sorted({bucket for bucket, *_ in summed if bucket != NO_BUCKET}),
+            ends=ends,
+        )
 
 
 def merged(table: DataFrame, changes: DataFrame) -> DataFrame:

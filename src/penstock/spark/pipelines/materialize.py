@@ -9,7 +9,8 @@
 
 How far the changelog is applied stands in the table and changes in the commit that applies it, so it does not rest on
 Spark's checkpoint: a batch that runs again, or the whole topic read again with a new checkpoint, changes nothing that
-is applied already. A change is only applied to a row of an earlier one.
+is applied already. A change is only applied to a row of an earlier one. Where a topic was given more partitions, a key
+that was deleted in one of them may come back by an older change in another (latest); docs/pipelines.md says what to do.
 
 A batch writes those parts of the table anew that it touches. Many small batches that touch all of a large table write
 it over and over: give them a longer interval, or the table more buckets if keys that change are few.
@@ -31,11 +32,11 @@ from penstock.core.ids import TopicId, TopicPartition
 from penstock.spark.offsets_json import StreamOffsets
 from penstock.spark.pipelines import archived, checkpoints, json_values, keyed_table, table_home
 from penstock.spark.pipelines.bad_values import REASON, BadValues
-from penstock.spark.pipelines.changelog import BUCKET, OFFSET, PARTITION, Changelog, Envelope, KeyKind
+from penstock.spark.pipelines.changelog import Changelog, Envelope, KeyKind
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.keyed_table import KeyedTable, row_schema
-from penstock.spark.pipelines.latest import NO_BUCKET, RECORDS, last_of_each_key, merged, with_bucket
+from penstock.spark.pipelines.latest import Found, last_in_each_partition, last_of_each_key, merged, with_bucket
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.running import Ended, Running, run
 from penstock.spark.pipelines.table_home import TableHome, read_table
@@ -208,36 +209,36 @@ class _Materializer:
         # A checkpoint that is older than the table has several batches that are applied already.
         records = archived.without_archived(batch, self._table.applied)
         changes = with_bucket(self._plan.changelog.changes(records), self._table.buckets)
-        latest = last_of_each_key(changes).persist()
+        last = last_in_each_partition(changes).persist()
         try:
-            found = _Found.of(latest)
+            found = Found.of(last)
             self.rows[batch_id] = found.records
             if found.bad:
                 self._set_aside(records, found, batch_id)
             if found.records:
-                self._commit(latest, found, batch_id)
+                self._commit(last_of_each_key(last), found, batch_id)
         finally:
-            latest.unpersist()
+            last.unpersist()
 
-    def _commit(self, latest: DataFrame, found: _Found, batch_id: int) -> None:
+    def _commit(self, latest: DataFrame, found: Found, batch_id: int) -> None:
         applied = self._after(found)
         name = f"{_query_id(self._plan.spark)}/{batch_id}"
         for _ in range(_TRIES):
             replaced = self._table.files_of(found.buckets)
-            rows = merged(self._table.rows_of(replaced), latest.where(F.col(BUCKET) != NO_BUCKET))
+            rows = merged(self._table.rows_of(replaced), latest)
             directory = self._table.write(rows) if found.buckets else None
             if self._table.commit(replaced, directory, applied, name):
                 return
         raise PipelineError(f"the table in {self._plan.home.path} changes too often to be committed to")
 
-    def _after(self, found: _Found) -> StreamOffsets:
+    def _after(self, found: Found) -> StreamOffsets:
         applied = self._table.applied
         ends = {TopicPartition(self._plan.topic, partition): end for partition, end in found.ends.items()}
         return archived.with_topics(
             StreamOffsets({**applied.offsets, **ends}, applied.topic_ids), {self._plan.topic: self._topic_id}
         )
 
-    def _set_aside(self, records: DataFrame, found: _Found, batch_id: int) -> None:
+    def _set_aside(self, records: DataFrame, found: Found, batch_id: int) -> None:
         """What is no change. Raises PipelineError when that is the end."""
         bad = self._plan.changelog.told(records).where(F.col(REASON).isNotNull())
         aside = self._plan.bad_values
@@ -252,30 +253,6 @@ class _Materializer:
             first = bad.orderBy("partition", "offset").select("partition", "offset", REASON).first()
             assert first is not None
             raise PipelineError(aside.told(self._plan.topic, *first))
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What a batch has: records, those of them that are no changes, buckets with changes, the end of each partition."""
-
-    records: int
-    bad: int
-    buckets: list[int]
-    ends: Mapping[int, int]
-
-    @classmethod
-    def of(cls, latest: DataFrame) -> _Found:
-        """As many rows as there are buckets and partitions in it."""
-        summed = latest.groupBy(BUCKET, PARTITION).agg(F.max(OFFSET), F.sum(RECORDS)).collect()
-        ends: dict[int, int] = {}
-        for _, partition, offset, _ in summed:
-            ends[partition] = max(ends.get(partition, 0), offset + 1)
-        return cls(
-            records=sum(records for *_, records in summed),
-            bad=sum(records for bucket, *_, records in summed if bucket == NO_BUCKET),
-            buckets=sorted({bucket for bucket, *_ in summed if bucket != NO_BUCKET}),
-            ends=ends,
-        )
 
 
 def _one_of(kinds: type[Kind], option: str, given: str) -> Kind:

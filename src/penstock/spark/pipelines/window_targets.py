@@ -31,7 +31,11 @@ class Emit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WindowTopic:
-    """Keys are the window's beginning and its group, so that of several updates a compacted topic keeps the last."""
+    """Keys are the window's beginning and its group, so that of several updates a compacted topic keeps the last.
+
+    A record's own timestamp is when it was written. A window's time may be one that a broker refuses, before 1970 or
+    far ahead, or so old that retention would delete it at once.
+    """
 
     brokers: Brokers
     topic: str
@@ -61,7 +65,6 @@ class WindowTopic:
             F.lit(self.topic).alias("topic"),
             _json(START, *answer.groups).alias("key"),
             _json(*columns).alias("value"),
-            F.col(START).alias("timestamp"),
         )
         rows = rows.unionByName(answer.quarantined, allowMissingColumns=True)
         with settings(spark, STREAMS | STATES):
