@@ -28,6 +28,7 @@ BATCH_BYTES = 500_000
 INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)
 FETCH_MAX_BYTES = 57_671_680
 MANY = 100_000
+BEYOND_AN_ANSWER: dict[str, Any] = {"fetch.max.bytes": INT32_MAX}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -200,7 +201,7 @@ def test_row36_given_the_same_partition_a_thousand_times_when_fetched_then_the_a
 def test_row36_given_a_limit_beyond_what_an_answer_can_be_when_asked_for_more_then_the_answer_has_as_much_as_it_can(
     tmp_path: Path,
 ) -> None:
-    with broker_under_test().start(tmp_path / "data", **{"fetch.max.bytes": INT32_MAX}) as broker:
+    with broker_under_test().start(tmp_path / "data", **BEYOND_AN_ANSWER) as broker:
         with RawClient(broker.address, timeout=ANSWER_TIMEOUT_S) as client:
             create_usable_topic(client, TOPIC)
             assert produce(client, TOPIC, a_batch(bytes(BATCH_BYTES))).error_code == 0

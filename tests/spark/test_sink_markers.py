@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,20 @@ from penstock.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsR
 from penstock.protocol.records import StoredRecord
 from penstock.spark.errors import BadOption
 from penstock.spark.marker_scan import MarkerScan, StillOpen, last_marker
-from penstock.spark.marker_topic import forget_markers
-from penstock.spark.markers import PARTITIONS, Marker, MarkerKey, UnreadableMarker
+from penstock.spark.markers import (
+    PARTITIONS,
+    UNNAMED_KEPT_MS,
+    Marker,
+    MarkerKey,
+    UnreadableMarker,
+    is_of_unnamed,
+    new_unnamed_writer,
+)
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.wire.cluster import Cluster
 from penstock.wire.offsets import Isolation, latest
 from penstock.wire.reading import read
-from tests.spark.sinking import a_sink, an_attempt, create, sink_options, values, values_of, written
+from tests.spark.sinking import a_sink, an_attempt, create, records, sink_options, values, values_of, written
 from tests.testkit import BrokerProcess, RawClient, broker_under_test, eventually
 from tests.testkit.asking import topic_names
 from tests.wire.reading import a_client, records_of
@@ -228,15 +236,70 @@ def test_given_a_marker_that_cannot_be_read_when_it_is_looked_for_then_the_task_
         written(sink, key.writer, key.task, 0, values(b"1"))
 
 
-def test_given_markers_that_are_forgotten_when_a_task_looks_then_it_finds_none_and_writes_again(
+def test_given_a_marker_that_somebody_took_away_when_its_task_looks_then_it_finds_none_and_writes_again(
     broker: BrokerProcess, sink: SinkOptions, key: MarkerKey
 ) -> None:
+    """By hand, and at their own risk: Penstock itself takes none away that anybody may look for."""
     written(sink, key.writer, key.task, 3, values(b"1"))
 
-    forget_markers(sink, [key])
+    put(Producer({"bootstrap.servers": broker.bootstrap}), sink, key, None)
     written(sink, key.writer, key.task, 0, values(b"2"))
 
     assert values_of(broker.bootstrap, str(sink.topic)) == [b"1", b"2"]
+
+
+# Those of batches without a name
+
+
+@pytest.mark.parametrize(
+    "writer", [str(uuid.uuid4()), "unnamed-", "unnamed-batch", f"unnamed-{uuid.uuid4()}x", 'unnamed-"', "orders"]
+)
+def test_given_a_query_or_a_name_when_its_marker_is_looked_at_then_it_is_not_taken_for_one_without_a_name(
+    writer: str,
+) -> None:
+    assert not is_of_unnamed(MarkerKey(writer, 0).to_bytes())
+    assert is_of_unnamed(MarkerKey(new_unnamed_writer(), 123).to_bytes())
+
+
+def test_given_old_markers_of_batches_without_a_name_when_another_such_batch_is_written_then_they_go_and_others_stay(
+    broker: BrokerProcess, cluster: Cluster, sink: SinkOptions
+) -> None:
+    """Else they would be more and more, since nobody else ever writes to their keys."""
+    now_ms = time.time_ns() // 1_000_000
+    old_ms, young_ms = now_ms - UNNAMED_KEPT_MS - 60_000, now_ms - UNNAMED_KEPT_MS + 60_000
+    key = MarkerKey(new_unnamed_writer(), 0)
+    old, older, renewed, young = (unnamed_beside(key) for _ in range(4))
+    by_hand = Producer({"bootstrap.servers": broker.bootstrap})
+    left = [(old, old_ms), (older, 1), (renewed, old_ms), (young, young_ms), (beside(key), 1), (renewed, young_ms)]
+    for each, timestamp in left:
+        by_hand.produce(
+            sink.marker_topic, Marker(0, 1, 1).to_bytes(), each.to_bytes(), each.partition(), timestamp=timestamp
+        )
+    assert by_hand.flush(10) == 0
+
+    written(sink, str(uuid.uuid4()), 0, 0, values(b"of a stream"))
+    assert last_ones(broker, sink, key).keys() >= {each.to_bytes() for each, _ in left}
+    written(sink, key.writer, key.task, 0, values(b"1"))
+
+    kept = {each.to_bytes() for each in (renewed, young, beside(key), key)}
+    assert {name for name, value in last_ones(broker, sink, key).items() if value is not None} >= kept
+    assert [last_ones(broker, sink, key)[each.to_bytes()] for each in (old, older)] == [None, None]
+    again = scan_of(sink, unnamed_beside(key))
+    again.last(cluster, unnamed_beside(key))
+    assert again.outdated == []
+
+
+def unnamed_beside(key: MarkerKey) -> MarkerKey:
+    """Of another batch without a name, in the same partition."""
+    return next(
+        other
+        for other in (MarkerKey(new_unnamed_writer(), 0) for _ in range(1_000))
+        if other.partition() == key.partition()
+    )
+
+
+def last_ones(broker: BrokerProcess, sink: SinkOptions, key: MarkerKey) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in records(broker.bootstrap, sink.marker_topic, key.partition())}
 
 
 # The topic

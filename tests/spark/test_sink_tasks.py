@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import uuid
@@ -18,11 +19,13 @@ import pytest
 from confluent_kafka import KafkaException
 
 from penstock.spark.markers import MarkerKey
+from penstock.spark.producing import Outbox
 from penstock.spark.sink_checks import check_cluster
 from penstock.spark.sink_errors import BadRow, WriteFailed
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.spark.task_writer import Task, TaskWritten, write_at_least_once, write_exactly_once
 from penstock.wire.errors import TimedOut, UnknownTopic, Unreachable, WireError
+from penstock.wire.patience import Patience
 from tests.spark.sinking import (
     a_batch,
     a_sink,
@@ -333,6 +336,27 @@ def test_given_a_task_that_is_partly_written_when_its_first_rows_are_others_then
     assert values_of(broker.bootstrap, topic) == [b"1", b"2"]
 
 
+def test_given_an_attempt_that_sleeps_behind_a_partial_commit_when_another_one_has_written_then_it_fails(
+    broker: BrokerProcess, topic: str, sink: SinkOptions, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever fences is the last attempt, but for one that has merely slept: else it would write the rest again."""
+    task, clock = Task(query, 0, 0), Clock()
+    fences, fence = itertools.count(), Outbox.fence
+    others: list[TaskWritten] = []
+
+    def sleeping(outbox: Outbox) -> None:
+        if next(fences) == 1:
+            others.append(write_exactly_once(sink, task, values(b"1", b"2", b"3")))
+        fence(outbox)
+
+    monkeypatch.setattr(Outbox, "fence", sleeping)
+    with pytest.raises(WriteFailed, match="another attempt of this task has taken over"):
+        write_exactly_once(sink, task, clock.slowly(ONE, TWO, THREE), clock)
+
+    assert others == [TaskWritten(0, 3)]
+    assert values_of(broker.bootstrap, topic) == [b"1", b"2", b"3"]
+
+
 # Brokers that go and come back
 
 
@@ -397,6 +421,28 @@ def test_given_a_broker_that_is_away_when_a_batch_of_a_stream_begins_then_driver
             assert [task.result().rows for task in tasks] == [1, 0, 1]
 
         assert sorted(map(str, values_of(broker.bootstrap, topic_name))) == ["b'1'", "b'2'"]
+
+
+def test_given_a_broker_that_does_not_know_a_topic_yet_when_a_batch_of_a_stream_begins_then_the_driver_waits_for_it(
+    broker: BrokerProcess, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that has just come back; it must not end the query."""
+    is_waiting, after = threading.Event(), Patience.after
+
+    def watched(patience: Patience, what: str, error: WireError) -> None:
+        is_waiting.set()
+        after(patience, what, error)
+
+    monkeypatch.setattr(Patience, "after", watched)
+    sink = sink_options(broker.bootstrap, Kind.STREAM, topic=topic_name)
+    with pytest.raises(UnknownTopic):
+        check_cluster(sink, Kind.BATCH)
+
+    with ThreadPoolExecutor(1) as pool:
+        driver = pool.submit(check_cluster, sink, Kind.STREAM)
+        eventually(lambda: is_waiting.is_set() or driver.done())
+        create(broker.address, topic_name)
+        driver.result()
 
 
 # What cannot be written

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from penstock.core.ids import TopicId
 from penstock.protocol.batch import read_header
@@ -47,11 +48,22 @@ Producing = Callable[[int], int | bytes | None]
 
 
 class OddBroker:
-    def __init__(self, answering: Answering, newest_fetch: int, producing: Producing, leaders: Sequence[int]) -> None:
+    def __init__(
+        self,
+        answering: Answering,
+        newest_fetch: int,
+        producing: Producing,
+        leaders: Sequence[int],
+        others: Mapping[int, OddBroker],
+    ) -> None:
         self._answering = answering
         self._producing = producing
         self._newest_fetch = newest_fetch
         self._leaders = leaders
+        self._others = others
+        self._first = self
+        for other in others.values():
+            other._first = self  # all of a cluster say the same of it
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.fetched: list[int] = []
@@ -102,18 +114,22 @@ class OddBroker:
             return ApiVersionsResponse(api_keys=rows)
         if api_key == MetadataRequest.API_KEY:
             self.looked_up += 1
-            partitions = [
-                MetadataResponsePartition(
-                    partition_index=index, leader_id=leader, leader_epoch=5, replica_nodes=[1], isr_nodes=[1]
-                )
-                for index, leader in enumerate(self._leaders)
-            ]
-            topic = MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=partitions)
-            broker = MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)
-            return MetadataResponse(brokers=[broker], topics=[topic])
+            return self._first._metadata()
         if api_key == InitProducerIdRequest.API_KEY:
             return InitProducerIdResponse(producer_id=PRODUCER_ID, producer_epoch=0)
         return self._produce(version, body) if api_key == ProduceRequest.API_KEY else self._fetch(version, body)
+
+    def _metadata(self) -> Response:
+        partitions = [
+            MetadataResponsePartition(
+                partition_index=index, leader_id=leader, leader_epoch=5, replica_nodes=[1], isr_nodes=[1]
+            )
+            for index, leader in enumerate(self._leaders)
+        ]
+        topic = MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=partitions)
+        ports = {1: self.port, **{number: other.port for number, other in self._others.items()}}
+        brokers = [MetadataResponseBroker(node_id=each, host="127.0.0.1", port=ports[each]) for each in ports]
+        return MetadataResponse(brokers=brokers, topics=[topic])
 
     def _produce(self, version: int, body: memoryview) -> Response | bytes:
         request = ProduceRequest.decode(body, version)
@@ -149,9 +165,10 @@ def an_odd_broker(
     newest_fetch: int = FetchRequest.MAX_VERSION,
     producing: Producing = lambda _: None,
     leaders: Sequence[int] = (1,),
+    others: Mapping[int, OddBroker] = MappingProxyType({}),
 ) -> Iterator[OddBroker]:
-    """`leaders` are those of the topic's partitions; the broker itself is 1, and -1 is nobody."""
-    broker = OddBroker(answering, newest_fetch, producing, leaders)
+    """`leaders` are those of the topic's partitions; the broker itself is 1, it knows the others, and -1 is nobody."""
+    broker = OddBroker(answering, newest_fetch, producing, leaders, others)
     thread = threading.Thread(target=broker.serve)
     thread.start()
     try:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.core.ids import TopicId, TopicPartition
+from penstock.core.ids import TopicPartition
 from penstock.protocol.batch import MAX_SEQUENCE
 from penstock.wire.cluster import Node
 from penstock.wire.errors import NotNow, UnknownTopic
@@ -17,7 +17,6 @@ from penstock.wire.lanes import Lane, Sealed, StateLost
 from penstock.wire.producer_settings import MAX_IN_FLIGHT
 
 WHERE = TopicPartition("orders", 0)
-TOPIC_ID = TopicId(bytes(16))
 BACKOFF_S = 0.1
 NEAR_THE_END = MAX_SEQUENCE - 10  # so that sequences begin anew after a few batches
 
@@ -307,13 +306,13 @@ def test_given_trouble_when_it_is_over_then_the_first_goes_alone_again() -> None
 
 def test_given_batches_that_are_looked_for_when_another_leads_then_that_one_is_asked_from_the_first_on() -> None:
     lane, batches = under_way(2)
-    lane.led_by(Node(1, "one", 1), TOPIC_ID)
+    lane.led_by(Node(1, "one", 1))
     for each in batches:
         lane.failed(each, NotNow("gone"), 1.0, BACKOFF_S)
     lane.sent(batches[0])
     assert not lane.out_of_order(batches[0], NotNow("out of order"), 2.0, BACKOFF_S)
     assert lane.next_batch(99.0) is batches[1]
 
-    lane.led_by(Node(2, "two", 2), TOPIC_ID)
+    lane.led_by(Node(2, "two", 2))
 
     assert lane.next_batch(99.0) is batches[0]

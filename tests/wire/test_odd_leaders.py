@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock.core.errors import ErrorCode
 from penstock.core.ids import TopicPartition
 from penstock.wire.connection import Connection, with_answers
 from penstock.wire.errors import NotNow, NotWritten, TimedOut
+from tests.testkit import eventually
 from tests.wire.odd_broker import TOPIC, Producing, an_odd_broker
 from tests.wire.producing import a_producer, rows
 from tests.wire.reading import a_client
@@ -162,6 +164,67 @@ def test_given_a_partition_to_be_tried_again_when_its_leader_is_busy_then_the_pr
         producer.flush()
 
     assert not spins.is_set()
+
+
+def test_given_a_leader_that_is_silent_when_another_one_is_busy_then_it_is_given_up_in_time_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = 200
+    all_are_put, is_asked_again = threading.Event(), threading.Event()
+    answered_by_then: list[int] = []
+
+    def busy(_: int) -> int:
+        assert all_are_put.wait(10)
+        is_asked_again.wait(0.02)
+        return ErrorCode.NONE
+
+    def silent(_: int) -> int:
+        if len(second.produced) == 1:
+            is_asked_again.wait(30)
+        answered_by_then.append(len(first.produced))
+        is_asked_again.set()
+        return ErrorCode.NONE
+
+    def watched(asked: Collection[Connection], timeout_s: float) -> list[Connection]:
+        """Whoever looks finds an answer of the busy one, as long as it has something to do."""
+        return with_answers(asked, 10 if len(asked) > 1 and all_are_put.is_set() else timeout_s)
+
+    monkeypatch.setattr(penstock.wire.producing, "with_answers", watched)
+    client = {"request_timeout_ms": 1_000}
+    with (
+        an_odd_broker(producing=silent) as second,
+        an_odd_broker(producing=busy, leaders=[1, 2], others={2: second}) as first,
+        a_producer(first.bootstrap, client=client, **TENS) as producer,
+    ):
+        producer.put(TOPIC, 2, rows(*[b"value"] * OF_TEN, partition=1))
+        producer.put(TOPIC, 2, rows(*[b"value"] * OF_TEN * batches))
+        all_are_put.set()
+        producer.flush()
+
+        assert answered_by_then[0] < batches
+
+
+def test_given_answers_that_came_while_nobody_looked_when_they_are_old_then_they_are_taken_all_the_same() -> None:
+    all_are_put = threading.Event()
+
+    def producing(sequence: int) -> int:
+        assert sequence == 0 or all_are_put.wait(10)
+        return ErrorCode.NONE
+
+    client = {"request_timeout_ms": 300, "fetch_max_wait_ms": 100}
+    with an_odd_broker(producing=producing) as broker, a_producer(broker.bootstrap, client=client, **TENS) as producer:
+        producer.put(TOPIC, 1, rows(*[b"value"] * OF_TEN))
+        producer.flush()
+        for _ in range(4):
+            producer.put(TOPIC, 1, rows(*[b"value"] * OF_TEN))
+        (line,) = producer._lines.values()
+        assert len(line.under_way) > 1
+        all_are_put.set()
+        eventually(lambda: time.monotonic() - line.under_way[-1].sent_at_s > 0.3)
+        producer.flush()
+
+        assert list(producer._lines.values()) == [line]
+    assert broker.produced == [0, 10, 20, 30, 40]
 
 
 def test_given_a_full_buffer_when_the_last_answer_under_way_has_come_then_the_rest_is_sent(

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import ErrorCode
+from penstock.core.ids import TopicPartition
 from penstock.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+from penstock.protocol.messages.transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from penstock.wire.errors import NotWritten, RowTooLarge, TimedOut, TopicRecreated, UnknownTopic
+from penstock.wire.offsets import latest
 from tests.scenarios.test_lost_answers import LosingProxy
 from tests.testkit import Broker, BrokerProcess, RawClient, broker_under_test, eventually, lasting_port
 from tests.testkit.asking import create_usable_topic, offset_at
 from tests.wire.producing import a_producer, numbered, rows, values_in
-from tests.wire.reading import a_client
+from tests.wire.reading import COMMITTED, a_client
 
 SMALL_BATCHES: dict[str, Any] = {"batch_size": 400}
 LATEST = -1
@@ -148,6 +151,48 @@ def test_given_a_producer_that_was_fenced_when_it_goes_on_then_it_is_refused_and
         assert values_in(cluster, topic, 1) == []
 
 
+def test_given_a_producer_that_slept_between_two_transactions_when_it_fences_again_then_it_is_refused_not_its_successor(
+    broker: BrokerProcess, topic: str
+) -> None:
+    with (
+        a_client(broker.bootstrap) as cluster,
+        a_producer(broker.bootstrap, "sleeper") as sleeper,
+        a_producer(broker.bootstrap, "sleeper") as successor,
+    ):
+        sleeper.fence()
+        sleeper.put(topic, 2, rows(b"1"))
+        sleeper.commit()
+        successor.fence()
+        successor.put(topic, 2, rows(b"2"))
+        successor.commit()
+
+        with pytest.raises(NotWritten, match="fencing earlier producers of sleeper") as refused:
+            sleeper.fence()
+        successor.put(topic, 2, rows(b"3"))
+        successor.commit()
+
+        assert refused.value.code is ErrorCode.PRODUCER_FENCED
+        eventually(lambda: values_in(cluster, topic) == [b"1", b"2", b"3"])
+
+
+def test_given_a_connection_that_is_closed_when_its_transaction_is_aborted_then_it_is(
+    broker: BrokerProcess, topic: str
+) -> None:
+    with a_client(broker.bootstrap) as cluster, a_producer(broker.bootstrap, "cut off") as producer:
+        producer.fence()
+        producer.put(topic, 2, rows(b"never"))
+        eventually(lambda: values_in(cluster, topic, committed=False) == [b"never"])
+        (line,) = producer._lines.values()
+        assert line.under_way
+        line.connection.close()
+
+        producer.abort(10)
+
+        where = TopicPartition(topic, 0)
+        eventually(lambda: latest(cluster, [where], COMMITTED)[where] == 2)  # with the end of the transaction
+        assert values_in(cluster, topic) == []
+
+
 # Brokers that go and come back, and answers that do not
 
 
@@ -239,6 +284,37 @@ def test_given_a_commit_whose_answer_is_lost_when_it_is_asked_for_again_then_it_
             assert values_in(cluster, topic_name) == [b"1"]
 
 
+def test_given_a_fence_whose_answer_is_lost_when_it_is_asked_for_again_then_the_producer_goes_on(
+    proxy: LosingProxy, silent: Broker, topic_name: str
+) -> None:
+    with (
+        a_producer(proxy.bootstrap, "bumped", {"request_timeout_ms": 2_000}) as producer,
+        ThreadPoolExecutor(1) as pool,
+        RawClient(silent.address) as direct,
+    ):
+        producer.fence()
+        producer.put(topic_name, 1, rows(b"1"))
+        producer.commit()
+        eventually(lambda: offset_of(direct, topic_name) == 2)  # the marker
+        proxy.is_losing = True
+        fencing = pool.submit(producer.fence)
+        eventually(lambda: epoch_of(direct, "bumped") == 1)
+        proxy.cut()
+        fencing.result()
+        producer.put(topic_name, 1, rows(b"2"))
+        producer.commit()
+
+        assert epoch_of(direct, "bumped") == 1
+        with a_client(proxy.bootstrap) as cluster:
+            eventually(lambda: values_in(cluster, topic_name) == [b"1", b"2"])
+
+
+def epoch_of(direct: RawClient, transactional_id: str) -> int:
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    (state,) = direct.exchange(request, 0, DescribeTransactionsResponse).transaction_states
+    return state.producer_epoch
+
+
 def test_given_a_broker_that_never_answers_when_rows_are_put_then_no_more_than_the_buffer_is_sent_before_it_gives_up(
     proxy: LosingProxy, silent: Broker, topic_name: str
 ) -> None:
@@ -314,6 +390,44 @@ def test_given_a_topic_that_is_made_anew_while_it_is_written_to_then_that_is_sai
 
         with pytest.raises(TopicRecreated, match=topic):
             producer.flush()
+
+
+@pytest.mark.parametrize("transactional_id", [None, "anew-between"])
+def test_given_a_topic_that_is_made_anew_between_two_batches_then_it_is_not_said_that_both_are_written(
+    broker: BrokerProcess, topic: str, transactional_id: str | None
+) -> None:
+    with a_producer(broker.bootstrap, transactional_id) as producer, a_client(broker.bootstrap) as cluster:
+        if transactional_id is not None:
+            producer.fence()
+        producer.put(topic, 2, rows(b"1"))
+        eventually(lambda: values_in(cluster, topic, committed=False) == [b"1"])
+        delete(broker, topic)
+        eventually(lambda: is_created(broker, topic))
+        producer.put(topic, 2, rows(b"2"))
+
+        with pytest.raises(TopicRecreated, match=topic):
+            producer.flush() if transactional_id is None else producer.commit()
+        if transactional_id is not None:
+            producer.abort(10)
+
+        with a_client(broker.bootstrap) as anew:
+            eventually(lambda: values_in(anew, topic) == ([b"2"] if transactional_id is None else []))
+
+
+def test_given_a_topic_that_is_made_anew_between_two_transactions_then_the_second_is_not_committed(
+    broker: BrokerProcess, topic: str
+) -> None:
+    with a_producer(broker.bootstrap, "anew-after") as producer:
+        producer.fence()
+        producer.put(topic, 2, rows(b"1"))
+        producer.commit()
+        delete(broker, topic)
+        eventually(lambda: is_created(broker, topic))
+        producer.fence()
+        producer.put(topic, 2, rows(b"2"))
+
+        with pytest.raises(TopicRecreated, match=topic):
+            producer.commit()
 
 
 def is_created(broker: BrokerProcess, topic: str) -> bool:

@@ -4,12 +4,16 @@ Other tasks have transactions open in the same partition all the time, and a rea
 them. So everything is read up to the high watermark, and the control batches say what became of what. Whoever asks has
 fenced its own task's earlier attempts first: of that task nothing is open any more, so the answer is final.
 
+Who writes a batch without a name reads the partition from its start, and is shown what others like it left there and
+nobody needs any more. It takes that away with its own marker, so they do not grow in number for ever.
+
 What was read once is remembered in the process, per writer, and the next batch reads only what is new. A process that
 knows nothing reads the partition from its start, which compaction keeps short.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from contextlib import closing
 
@@ -17,7 +21,7 @@ from penstock.core.errors import BrokerError
 from penstock.core.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.protocol.control import read_end_marker
 from penstock.protocol.records import InvalidRecords, StoredRecord, iterate
-from penstock.spark.markers import Marker, MarkerKey, UnreadableMarker
+from penstock.spark.markers import UNNAMED_KEPT_MS, Marker, MarkerKey, UnreadableMarker, is_of_unnamed
 from penstock.wire.cluster import Cluster
 from penstock.wire.errors import CorruptRecords, OffsetsLost, TopicRecreated, WireError
 from penstock.wire.fetching import Batch
@@ -25,6 +29,7 @@ from penstock.wire.offsets import Isolation, earliest, latest
 from penstock.wire.reading import Part, PartitionReader
 
 _MAX_SCANS = 64
+_MAX_OUTDATED = 500
 _UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
@@ -39,6 +44,7 @@ class MarkerScan:
         self._partition = partition
         # All keys of a writer begin alike: those of others are not looked at more closely.
         self._prefix = MarkerKey(writer, 0).to_bytes().removesuffix(b"0}")
+        self._sees_outdated = is_of_unnamed(MarkerKey(writer, 0).to_bytes())
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -46,6 +52,12 @@ class MarkerScan:
         self._position: int | None = None
         self._committed: dict[bytes, bytes] = {}
         self._open: dict[int, dict[bytes, bytes | None]] = {}
+        self._outdated: dict[bytes, None] = {}
+
+    @property
+    def outdated(self) -> list[bytes]:
+        """Keys of markers that may go, as far as it was read; not all of them, if they are many."""
+        return list(self._outdated)
 
     def last(self, cluster: Cluster, key: MarkerKey) -> Marker | None:
         """Raises WireError, UnreadableMarker."""
@@ -88,8 +100,12 @@ class MarkerScan:
                     self._end(ended.producer_id, is_commit=ended.is_commit)
                 return
             for record in iterate(part.fetched.records, batch.position):
-                if part.first <= record.offset and record.key is not None and record.key.startswith(self._prefix):
+                if record.offset < part.first or record.key is None:
+                    continue
+                if record.key.startswith(self._prefix):
                     self._add(batch, record, record.key)
+                elif self._sees_outdated and is_of_unnamed(record.key):
+                    self._see(record, record.key)
         except (ValueError, BrokerError, InvalidRecords) as error:
             raise CorruptRecords(f"{self._partition}, offset {batch.header.base_offset}: {error}") from None
 
@@ -99,6 +115,14 @@ class MarkerScan:
             self._open.setdefault(batch.header.producer_id, {})[key] = record.value
         else:
             self._commit({key: record.value})  # by hand: to forget a writer, for example
+
+    def _see(self, record: StoredRecord, key: bytes) -> None:
+        """Whether it was committed does not matter: what was aborted is nobody's either."""
+        is_old = record.timestamp < time.time() * 1_000 - UNNAMED_KEPT_MS
+        if record.value is None or not is_old:
+            self._outdated.pop(key, None)
+        elif len(self._outdated) < _MAX_OUTDATED:
+            self._outdated[key] = None
 
     def _end(self, producer_id: int, *, is_commit: bool) -> None:
         markers = self._open.pop(producer_id, {})
@@ -118,11 +142,20 @@ _scans: OrderedDict[tuple[object, ...], MarkerScan] = OrderedDict()
 
 def last_marker(cluster: Cluster, topic: str, key: MarkerKey) -> Marker | None:
     """Of what was committed, when nothing of this task's can be open. Raises WireError, UnreadableMarker."""
-    partition = TopicPartition(topic, key.partition())
-    name = (cluster.settings.bootstrap, partition, key.writer)
-    scan = _scans.pop(name, None) or MarkerScan(partition, key.writer)
+    name = _name(cluster, topic, key)
+    scan = _scans.pop(name, None) or MarkerScan(TopicPartition(topic, key.partition()), key.writer)
     found = scan.last(cluster, key)
     _scans[name] = scan  # only what has not failed is remembered
     while len(_scans) > _MAX_SCANS:
         _scans.popitem(last=False)
     return found
+
+
+def outdated_markers(cluster: Cluster, topic: str, key: MarkerKey) -> list[bytes]:
+    """What `last_marker` came upon: keys of markers that may go, in the partition where this task's own is."""
+    scan = _scans.get(_name(cluster, topic, key))
+    return [] if scan is None else scan.outdated
+
+
+def _name(cluster: Cluster, topic: str, key: MarkerKey) -> tuple[object, ...]:
+    return cluster.settings.bootstrap, topic, key.partition(), key.writer

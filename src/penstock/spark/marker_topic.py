@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection
-from contextlib import closing
-
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -18,16 +14,12 @@ from penstock.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from penstock.spark.destination import Destination
 from penstock.spark.errors import BadOption
-from penstock.spark.markers import PARTITIONS, MarkerKey
-from penstock.spark.producing import Outbox
+from penstock.spark.markers import PARTITIONS
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.cluster import Cluster, Topic
-from penstock.wire.errors import UnknownTopic, WireError, check, reason
+from penstock.wire.errors import UnknownTopic, check, reason
 from penstock.wire.patience import Patience
-
-_log = logging.getLogger("penstock.spark.sink")
 
 _REPLICAS = 3
 _CREATED_WITHIN_MS = 30_000
@@ -61,21 +53,6 @@ def ensure_marker_topic(cluster: Cluster, options: SinkOptions) -> None:
             "markerTopic",
             f'"{name}" has cleanup.policy={policy}, which loses markers and would write rows twice: it must be compact',
         )
-
-
-def forget_markers(options: SinkOptions, keys: Collection[MarkerKey]) -> None:
-    """Of writes that nobody can repeat. What is left behind does no harm."""
-    if not keys:
-        return
-    # As tasks write, but in no transaction.
-    settings = options.producer
-    try:
-        with closing(Destination(options.client)) as destination, closing(Outbox(destination, settings)) as outbox:
-            for key in keys:
-                outbox.put_marker(options.marker_topic, key.partition(), key.to_bytes(), None)
-            outbox.flush()
-    except WireError as error:
-        _log.warning("markers were left behind", extra={"topic": options.marker_topic, "reason": str(error)})
 
 
 def _create(cluster: Cluster, name: str) -> None:

@@ -3,11 +3,16 @@
 A marker is a record of a compacted topic. Its key is who wrote (a query, or a batch write by its name) and which task,
 so the topic keeps the last one of each. It becomes visible with the rows or not at all: who finds it knows that the
 rows are there.
+
+Markers of a batch write without a name outlive it: an attempt of one of its tasks may come late, and must find what
+another one has done. Nobody looks for them after that, so they are outdated after `UNNAMED_KEPT_MS`.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import uuid
 from typing import NamedTuple
 
 from crc32c_rs import crc32c
@@ -17,11 +22,24 @@ from penstock.wire.errors import WireError
 VERSION = 1
 # Of the topic, at least. Who looks for a marker counts on them for ever.
 PARTITIONS = 16
+# After that, brokers know nothing of a transactional id any more either (transactional.id.expiration.ms).
+UNNAMED_KEPT_MS = 7 * 24 * 3_600_000
+_UNNAMED = "unnamed-"
+_KEY_OF_UNNAMED = re.compile(rb'\{"query":"unnamed-[0-9a-f-]{36}","task":\d+\}')
 _COMPACT = (",", ":")
 
 
 class UnreadableMarker(WireError):
     """Nothing that this version wrote."""
+
+
+def new_unnamed_writer() -> str:
+    """Of a batch write that has no name."""
+    return f"{_UNNAMED}{uuid.uuid4()}"
+
+
+def is_of_unnamed(key: bytes) -> bool:
+    return _KEY_OF_UNNAMED.fullmatch(key) is not None
 
 
 class MarkerKey(NamedTuple):

@@ -12,11 +12,9 @@ from dataclasses import replace
 from penstock.spark.marker_topic import ensure_marker_topic
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.wire.cluster import Cluster
-from penstock.wire.errors import NoAnswer, NotNow, Unreachable
-from penstock.wire.patience import Patience
+from penstock.wire.patience import PASSING, Patience
 from penstock.wire.settings import Address
 
-_PASSING = (NoAnswer, NotNow, Unreachable)
 # A broker is back within that; who has mistyped its address can wait that long for the answer.
 _RESTARTED_WITHIN_S = 15.0
 # Spark asks the same process again for the next batch: these are known to be right.
@@ -24,7 +22,9 @@ _answered: set[tuple[Address, ...]] = set()
 
 
 def check_cluster(options: SinkOptions, kind: Kind) -> None:
-    """Raises BadOption, WireError. A stream waits for what passes."""
+    """Raises BadOption, WireError. A stream waits for what passes: a broker that has just come back may not know its
+    topics yet. Who has mistyped one hears so a few seconds later.
+    """
     client = options.client
     if client.bootstrap not in _answered:
         client = replace(client, api_timeout_s=min(_RESTARTED_WITHIN_S, client.api_timeout_s))
@@ -36,7 +36,7 @@ def check_cluster(options: SinkOptions, kind: Kind) -> None:
                     cluster.look_up([options.topic])
                 if options.exactly_once:
                     ensure_marker_topic(cluster, options)
-        except _PASSING as error:
+        except PASSING as error:
             if kind is Kind.BATCH:
                 raise
             patience.after("reaching the cluster", error)

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock.protocol.records.checksum import MASK
 from penstock.spark.destination import Destination
-from penstock.spark.marker_scan import StillOpen, last_marker
+from penstock.spark.marker_scan import StillOpen, last_marker, outdated_markers
 from penstock.spark.markers import Marker, MarkerKey
 from penstock.spark.producing import Outbox
 from penstock.spark.rows import Rows
@@ -205,6 +205,9 @@ class _ExactlyOnce:
     def _commit(self, outbox: Outbox, *, is_whole: bool) -> None:
         marker = Marker(self._task.batch_id, self._tally.rows, self._tally.checksum, is_whole)
         key = self._task.key
+        if is_whole:
+            for outdated in outdated_markers(self._destination.cluster, self._options.marker_topic, key):
+                outbox.put_marker(self._options.marker_topic, key.partition(), outdated, None)
         outbox.put_marker(self._options.marker_topic, key.partition(), key.to_bytes(), marker.to_bytes())
         outbox.commit()
 

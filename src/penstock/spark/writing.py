@@ -1,13 +1,13 @@
 """The writers of `format("penstock")`.
 
 Spark makes one on the driver for every batch, hands it to the tasks, and makes another one to commit. Everything that
-can be known to be wrong is said when it is made. What tasks commit is committed: `commit` has nothing left to do that
-matters and may be called again, and `abort` undoes nothing, since Spark runs the batch again and finds what is there.
+can be known to be wrong is said when it is made. What tasks commit is committed: `commit` has nothing left to do, least
+of all to take markers away that a late attempt may look for, and `abort` undoes nothing, since Spark runs the batch
+again and finds what is there.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -20,13 +20,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark.errors import plainly
-from penstock.spark.marker_topic import forget_markers
-from penstock.spark.markers import MarkerKey
+from penstock.spark.markers import new_unnamed_writer
 from penstock.spark.sink_checks import check_cluster
 from penstock.spark.sink_errors import BadColumns
 from penstock.spark.sink_options import Kind, SinkOptions
 from penstock.spark.sink_schema import check_schema
-from penstock.spark.task_writer import Task, TaskWritten, write_at_least_once, write_exactly_once
+from penstock.spark.task_writer import Task, write_at_least_once, write_exactly_once
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -56,8 +55,8 @@ def _checked(options: Mapping[str, str], schema: StructType, kind: Kind) -> Sink
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        # Tasks that run again find what they have done, even if the write has no name.
-        self._writer = options.write_id or str(uuid.uuid4())
+        # Tasks that run again find what they have done, even if the write has no name, and even if it has ended.
+        self._writer = options.write_id or new_unnamed_writer()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with plainly():
@@ -65,12 +64,6 @@ class BatchWriter(DataSourceArrowWriter):
             if not self._options.exactly_once:
                 return write_at_least_once(self._options, number, iterator)
             return write_exactly_once(self._options, Task(self._writer, number, _ONLY_BATCH), iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nobody can write again what has no name."""
-        if self._options.exactly_once and self._options.write_id is None:
-            written = [each for each in messages if isinstance(each, TaskWritten) and each.rows]
-            forget_markers(self._options, [MarkerKey(self._writer, each.task) for each in written])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -207,16 +207,19 @@ class Connection:
 
 
 def with_answers(connections: Iterable[Connection], timeout_s: float) -> list[Connection]:
-    """Those that have something to receive, or are broken, as soon as there is one."""
-    asked = list(connections)
-    found = [each for each in asked if each.has_unread()]
-    if not found:
-        poller = select.poll()
-        by_number = {each.fileno(): each for each in asked}
-        for number in by_number:
+    """All that have something to receive, or are broken, as soon as there is one."""
+    found = []
+    poller = select.poll()
+    by_number = {}
+    for each in connections:
+        number = each.fileno()
+        if number < 0 or each.has_unread():
+            found.append(each)
+        else:
+            by_number[number] = each
             poller.register(number, select.POLLIN)
-        found = [by_number[number] for number, _ in poller.poll(max(0.0, timeout_s) * 1_000)]
-    return found
+    pause_ms = 0.0 if found else max(0.0, timeout_s) * 1_000
+    return found + [by_number[number] for number, _ in poller.poll(pause_ms)]
 
 
 def reach(addresses: Iterable[Address], timeout_s: float) -> tuple[socket.socket, Address]:

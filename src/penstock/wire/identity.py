@@ -26,6 +26,7 @@ from penstock.wire.patience import Patience
 
 Result = TypeVar("Result")
 
+_SAYS_WHO_IT_IS_SINCE = 3
 _CLIENTS_ADD_UP_TO = 3
 # Since v5 every transaction has its own epoch, and Produce v12 adds partitions.
 _EPOCH_STAYS_UP_TO = 4
@@ -37,6 +38,9 @@ _SAID_OF_ALL = ErrorCode.OPERATION_NOT_ATTEMPTED
 class Identity(NamedTuple):
     producer_id: int
     epoch: int
+
+
+_NOBODY = Identity(-1, -1)
 
 
 def new_identity(cluster: Cluster) -> Identity:
@@ -64,11 +68,21 @@ class Transactions:
         self._added: set[TopicPartition] = set()
 
     def fence(self) -> Identity:
-        """Earlier producers of this id can do nothing more, and what they left open is aborted."""
-        request = InitProducerIdRequest(transactional_id=self.id, transaction_timeout_ms=self._timeout_ms)
+        """Earlier producers of this id can do nothing more, and what they left open is aborted.
+
+        Who does so again says who it is, and is refused if somebody else has fenced it since (KIP-360): a producer that
+        has slept must not take the id back. Where that one's transaction is open, Kafka aborts it before it refuses.
+        """
+        held = self._identity or _NOBODY
+        request = InitProducerIdRequest(
+            transactional_id=self.id,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=held.producer_id,
+            producer_epoch=held.epoch,
+        )
 
         def attempt() -> Identity:
-            answer = self._cluster.ask(self._find(), request, InitProducerIdResponse)
+            answer = self._cluster.ask(self._find(), request, InitProducerIdResponse, needed=_SAYS_WHO_IT_IS_SINCE)
             check(answer.error_code)
             return Identity(answer.producer_id, answer.producer_epoch)
 

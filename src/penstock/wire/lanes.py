@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from penstock.core.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from penstock.core.ids import TopicPartition
 from penstock.protocol.batch import MAX_SEQUENCE
 from penstock.wire.cluster import Node
 from penstock.wire.errors import UnknownTopic, WireError
@@ -56,7 +56,6 @@ class Trouble:
 class Lane:
     partition: TopicPartition
     next_sequence: int = 0
-    topic_id: TopicId = NO_TOPIC_ID
     node: Node | None = None  # the leader that has what is under way
     trouble: Trouble | None = None
     _waiting: deque[Sealed] = field(default_factory=deque)  # those under way come first
@@ -91,10 +90,10 @@ class Lane:
         at = self._sent if self._probed is None else self._probed
         return self._waiting[at] if at < len(self._waiting) else None
 
-    def led_by(self, node: Node, topic_id: TopicId) -> None:
+    def led_by(self, node: Node) -> None:
         if node != self.node:
             self._probed = None  # what another one has is another question
-        self.node, self.topic_id = node, topic_id
+        self.node = node
 
     def sent(self, sealed: Sealed) -> None:
         sealed.tries += 1

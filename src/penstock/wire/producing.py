@@ -4,6 +4,9 @@ Nothing happens but within its calls. What must stay true:
 - Every batch is sent until it is acknowledged or refused for good, within delivery.timeout.ms (`lanes`).
 - What is gathered and what is not acknowledged have buffer.memory together: who finds it full waits.
 - What was put is sent as soon as nothing else is under way, so nobody waits for rows that may not come for long.
+- All rows go to the topic of that name that the first ones went to. Leaders are asked by name, as in all versions of
+  Produce that transactions of any broker may use (v13 has ids, but adds partitions by itself: see `lines`), and take
+  rows for a topic that was made anew since. So before it is said that all is written, the ids are looked up.
 
 After anything was raised, only `abort` and `close` are left.
 """
@@ -16,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import NO_TOPIC_ID, TopicPartition
+from penstock.core.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.protocol.messages.records import PartitionProduceResponse
 from penstock.protocol.records.gathering import Gathering, RowColumns, TooLarge, sealed
 from penstock.wire.cluster import Cluster, Node
@@ -36,7 +39,7 @@ from penstock.wire.identity import Identity, Transactions, new_identity
 from penstock.wire.lanes import Lane, Sealed, StateLost
 from penstock.wire.lines import Line
 from penstock.wire.offsets import is_passing
-from penstock.wire.patience import PASSING, UNKNOWN_FOR_S
+from penstock.wire.patience import PASSING, UNKNOWN_FOR_S, Patience
 from penstock.wire.producer_settings import ProducerSettings
 
 # Of the buffer: what is gathered by one topic, and by all, before it is sent as it is.
@@ -66,6 +69,8 @@ class Producer:
                 cluster, transactional_id, settings.transaction_timeout_ms, settings.delivery_timeout_s
             )
         self._gathered: dict[str, Gathering] = {}
+        self._topic_ids: dict[str, TopicId] = {}  # all zeros from brokers that have none
+        self._is_unchecked = False  # something was acknowledged since they were looked up
         self._lanes: dict[TopicPartition, Lane] = {}
         self._busy: dict[Lane, None] = {}  # those that are not idle, in the order in which they came to be so
         self._lines: dict[Node, Line] = {}
@@ -97,12 +102,13 @@ class Producer:
         self._left_at_s = time.monotonic()
 
     def flush(self) -> None:
-        """Returns when everything is acknowledged."""
+        """Returns when everything is acknowledged, and none of the topics was made anew meanwhile."""
         self._come_back()
         self._seal_all()
         while self._busy:
             self._send()
             self._receive(self._pause_s())
+        self._check_topics()
         self._left_at_s = time.monotonic()
 
     def _come_back(self) -> None:
@@ -221,10 +227,27 @@ class Producer:
         except PASSING as error:
             self._delay([lane], error)
             return None
-        if lane.topic_id not in (NO_TOPIC_ID, leader.topic_id):
-            raise TopicRecreated(f'topic "{lane.partition.topic}" was deleted and created anew while it was written to')
-        lane.led_by(leader.node, leader.topic_id)
+        self._check_id(lane.partition.topic, leader.topic_id)
+        lane.led_by(leader.node)
         return leader.node
+
+    def _check_topics(self) -> None:
+        """One request, whatever was written since the last time."""
+        patience = Patience(self._cluster.settings, self._settings.delivery_timeout_s, "delivery.timeout.ms")
+        while self._is_unchecked:
+            try:
+                found = self._cluster.look_up(self._topic_ids)
+            except PASSING as error:
+                patience.after("looking up the topics that were written to", error)
+            else:
+                for topic in found.values():
+                    self._check_id(topic.name, topic.id)
+                self._is_unchecked = False
+
+    def _check_id(self, topic: str, topic_id: TopicId) -> None:
+        first = self._topic_ids.setdefault(topic, topic_id)
+        if first != topic_id and NO_TOPIC_ID not in (first, topic_id):
+            raise TopicRecreated(f'topic "{topic}" was deleted and created anew while it was written to')
 
     def _has_room(self, node: Node) -> bool:
         line = self._lines.get(node)
@@ -282,13 +305,15 @@ class Producer:
                 raise
             else:
                 self._settle(batches, rows)
-        if not answering:
-            self._expire()
+        self._expire([node for connection, node in asked.items() if connection not in answering])
 
-    def _expire(self) -> None:
+    def _expire(self, silent: Iterable[Node]) -> None:
+        """Who has just answered is not silent: more of its answers may wait to be read, from before we came back."""
         timeout_s = self._cluster.settings.request_timeout_s
-        for node, line in list(self._lines.items()):
-            if line.under_way and time.monotonic() - line.under_way[0].sent_at_s >= timeout_s:
+        now_s = time.monotonic()
+        for node in silent:
+            line = self._lines[node]
+            if now_s - line.under_way[0].sent_at_s >= timeout_s:
                 address = str(line.connection.address)
                 self._give_up(node, NoAnswer(f"broker {node} did not answer within {timeout_s:g} s", address))
 
@@ -311,6 +336,7 @@ class Producer:
                 "lost what it knew of this producer, or the topic was deleted and created anew",
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             ) from None
+        self._is_unchecked = True
         self._unacknowledged_bytes -= sum(len(each.batch) for each in acknowledged)
         if batch.lane.is_idle:
             del self._busy[batch.lane]
