@@ -36,6 +36,7 @@ UNITS: Mapping[str, str] = {
     "cpu_us_each": "CPU us each",
     "resident_mb": "MB resident",
     "peak_resident_mb": "MB peak",
+    "worker_peak_mb": "MB peak of a Python worker",
     "grown_mb": "MB more resident",
     "descriptors": "descriptors",
     "memory_maps": "memory maps",

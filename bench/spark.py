@@ -2,8 +2,11 @@
 
 Each connector has a driver process of its own, on as many cores as the machine has, which it shares with the broker. A
 job runs once to warm up, then as often as asked for. Values are random: nothing can be compressed away.
+
+A tenth of the larger topic is read as well: the memory of Python's workers must not depend on how much there is.
 """
 
+import json
 import os
 import statistics
 import time
@@ -12,11 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 from tests.testkit.broker_process import BrokerProcess
 from tests.testkit.java import PROJECT
 
-from bench import brokers
+from bench import brokers, process
 from bench.machine import in_own_process
 from bench.report import Row
 
@@ -53,9 +57,15 @@ class Site:
     directory: str
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    seconds: float
+    worker_peak_mb: float
+
+
 def spark_rows(system: str, directory: Path, repeat: int) -> list[Row]:
     connectors = [OURS, *([SPARKS] if any((PROJECT / ".jars/spark").glob("*.jar")) else [])]
-    seconds: dict[str, Mapping[str, list[float]]] = {}
+    runs: dict[str, Mapping[str, list[Run]]] = {}
     with brokers.start(system, directory) as broker:
         for values in (SMALL, LARGE):
             brokers.create_topic(broker, values.topic, PARTITIONS_COUNT, brokers.NO_FLUSH)
@@ -63,17 +73,19 @@ def spark_rows(system: str, directory: Path, repeat: int) -> list[Row]:
         for connector in connectors:
             site = Site(broker.bootstrap, str(directory / connector))
             brokers.create_topic(broker, f"bench-spark-out-{connector}", PARTITIONS_COUNT, brokers.NO_FLUSH)
-            seconds[connector] = in_own_process(_timed, connector, site, repeat)
-    return [row for name in JOBS for row in _rows(name, {connector: each[name] for connector, each in seconds.items()})]
+            runs[connector] = in_own_process(_timed, connector, site, repeat)
+    return [row for name in JOBS for row in _rows(name, {connector: each[name] for connector, each in runs.items()})]
 
 
-def _rows(name: str, seconds: Mapping[str, list[float]]) -> list[Row]:
+def _rows(name: str, runs: Mapping[str, list[Run]]) -> list[Row]:
     job = JOBS[name]
-    rates = {connector: [job.rows / each for each in runs] for connector, runs in seconds.items()}
+    rates = {connector: [job.rows / run.seconds for run in each] for connector, each in runs.items()}
     rows = []
     for connector, each in rates.items():
         rate = statistics.median(each)
         figures = {"rows_per_s": rate, "mb_per_s": rate * job.value_bytes / 1e6}
+        if connector == OURS:
+            figures["worker_peak_mb"] = max(run.worker_peak_mb for run in runs[connector])
         if connector == OURS and SPARKS in rates:
             figures["connector_share"] = rate / statistics.median(rates[SPARKS])
         rows.append(Row(name, connector, figures, (min(each), max(each))))
@@ -115,7 +127,7 @@ class Job:
     value_bytes: int
 
 
-def _timed(connector: str, site: Site, repeat: int) -> dict[str, list[float]]:
+def _timed(connector: str, site: Site, repeat: int) -> dict[str, list[Run]]:
     from penstock.spark import session
 
     spark = session(
@@ -131,21 +143,35 @@ def _timed(connector: str, site: Site, repeat: int) -> dict[str, list[float]]:
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
-    seconds: dict[str, list[float]] = {}
+    runs: dict[str, list[Run]] = {}
     for name, job in JOBS.items():
         run = job.prepared(spark, connector, site)
         for repetition in range(repeat + 1):
+            for worker in _workers():
+                process.forget_peak(worker)
             started = time.perf_counter()
             run(repetition)
+            seconds = time.perf_counter() - started
             if repetition:
-                seconds.setdefault(name, []).append(time.perf_counter() - started)
+                peak_mb = max(map(process.peak_resident_mb, _workers()), default=0.0)
+                runs.setdefault(name, []).append(Run(seconds, peak_mb))
     spark.stop()
-    return seconds
+    return runs
 
 
-def _reading(values: Values, spark, connector: str, site: Site) -> Callable[[int], None]:  # type: ignore[no-untyped-def]
+def _workers() -> list[int]:
+    """Spark keeps those of a job for the next one."""
+    children = psutil.Process().children(recursive=True)
+    return [each.pid for each in children if {"pyspark.daemon", "pyspark.worker"} <= set(each.cmdline())]
+
+
+def _reading(values: Values, share: float, spark, connector: str, site: Site) -> Callable[[int], None]:  # type: ignore[no-untyped-def]
     form = "penstock" if connector == OURS else "kafka"
     source = spark.read.format(form).option("kafka.bootstrap.servers", site.bootstrap).option("subscribe", values.topic)
+    if share < 1:
+        end = int(values.count / PARTITIONS_COUNT * share)
+        ends = {str(partition): end for partition in range(PARTITIONS_COUNT)}
+        source = source.option("endingOffsets", json.dumps({values.topic: ends}))
 
     def run(_repetition: int) -> None:
         source.load().write.format("noop").mode("overwrite").save()
@@ -188,8 +214,9 @@ def _archiving(spark, connector: str, site: Site) -> Callable[[int], None]:  # t
 
 
 JOBS: Mapping[str, Job] = {
-    "spark-read-100b": Job(partial(_reading, SMALL), SMALL.count, SMALL.value_bytes),
-    "spark-read-1k": Job(partial(_reading, LARGE), LARGE.count, LARGE.value_bytes),
+    "spark-read-1k-tenth": Job(partial(_reading, LARGE, 0.1), LARGE.count // 10, LARGE.value_bytes),
+    "spark-read-1k": Job(partial(_reading, LARGE, 1), LARGE.count, LARGE.value_bytes),
+    "spark-read-100b": Job(partial(_reading, SMALL, 1), SMALL.count, SMALL.value_bytes),
     "spark-write-100b": Job(_writing, WRITTEN_COUNT, SMALL.value_bytes),
     "spark-archive-100b": Job(_archiving, SMALL.count, SMALL.value_bytes),
 }
