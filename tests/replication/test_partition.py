@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -391,6 +393,34 @@ async def test_given_a_batch_that_is_to_be_sent_again_then_those_behind_it_are_t
     with pytest.raises(BrokerError) as gap:
         append(partition, told, 4, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=4)
     assert gap.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    files.close()
+
+
+async def test_given_a_batch_that_a_full_disk_refused_then_those_behind_it_are_refused_alike_until_it_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half an hour of faults found it: another partition, which could not commit just then, got its records twice."""
+
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = Files(2, "test")
+    partition, told = a_partition(tmp_path / "orders-0", files), Told()
+    append(partition, told, 0, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=0)
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwritev", no_room)
+        partition._write()
+    assert told.outcomes == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+
+    with pytest.raises(BrokerError) as behind:
+        append(partition, told, 1, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=1)
+    assert behind.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    told.outcomes.clear()
+    for sequence in range(2):
+        append(partition, told, sequence, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    partition._write()
+    await until(lambda: told.outcomes == {0: 0, 1: 1})
     files.close()
 
 

@@ -486,12 +486,15 @@ class Partition(ReadablePartition):
             return  # written when this broker stopped leading
         size, self._staged_bytes = self._staged_bytes, 0
         records, self._staged_records = self._staged_records, 0
+        batches = self.log.staged
         try:
             if self.offline is not None:
                 raise self.offline
             end = self.log.write_staged()
         except BrokerError as error:
             self.metrics.produce_errors += 1
+            for batch in batches:
+                self._turned_away.told(read_header(batch.view), error)
             for append in staged:
                 append.appender.failed(append.slot, error)
             return

@@ -12,7 +12,11 @@ from penstock.protocol.batch import BatchHeader
 
 # Clients try again much sooner than that.
 AWAITED_MS = 30_000
-_TRY_AGAIN = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
+_TRY_AGAIN = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR,  # the disk is full
+)
 
 
 class TurnedAway:

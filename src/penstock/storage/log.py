@@ -13,7 +13,7 @@ Everything runs on the loop thread unless its docstring says that it blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.core.errors import BrokerError, ErrorCode
@@ -239,6 +239,11 @@ class Log(ReadableLog):
         self.log_end_offset = self._staged[-1].last_offset + 1
         self._now_ms = now_ms
         return self.write_staged(records)
+
+    @property
+    def staged(self) -> Sequence[StagedBatch]:
+        """As it is now: what is staged later, or undone, does not change it."""
+        return self._staged
 
     def write_staged(self, whole: memoryview | None = None) -> LogPosition:
         """Writes what was staged and returns the new end. BrokerError: none of it is in the log, all is undone.
