@@ -39,6 +39,8 @@ from tests.testkit.asking import topic_names
 from tests.wire.reading import a_client, records_of
 from tests.wire.test_reading import delete_records
 
+QUERY = "6f1c2a30-8a51-4a0e-9d0f-3c5b7a9e1d24"
+
 
 @pytest.fixture
 def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
@@ -251,9 +253,7 @@ def test_given_a_marker_that_somebody_took_away_when_its_task_looks_then_it_find
 # Those of batches without a name
 
 
-@pytest.mark.parametrize(
-    "writer", [str(uuid.uuid4()), "unnamed-", "unnamed-batch", f"unnamed-{uuid.uuid4()}x", 'unnamed-"', "orders"]
-)
+@pytest.mark.parametrize("writer", [QUERY, "unnamed-", "unnamed-batch", f"unnamed-{QUERY}x", 'unnamed-"', "orders"])
 def test_given_a_query_or_a_name_when_its_marker_is_looked_at_then_it_is_not_taken_for_one_without_a_name(
     writer: str,
 ) -> None:
