@@ -98,7 +98,11 @@ class MovesHarm:
         """Given again where brokers are killed: what has begun goes on, what has not is found by the next."""
 
         def is_done() -> bool:
-            finished = tools(self._cluster.bootstrap).run(*command)
+            try:
+                bootstrap = self._cluster.bootstrap
+            except FileNotFoundError:
+                return False  # one of them is just being started
+            finished = tools(bootstrap).run(*command)
             assert finished.returncode == 0, finished.stderr.decode()
             return True
 

@@ -424,6 +424,29 @@ async def test_given_a_batch_that_a_full_disk_refused_then_those_behind_it_are_r
     files.close()
 
 
+async def test_given_a_leader_that_is_new_then_what_is_out_of_order_is_to_be_sent_again_for_a_while(
+    tmp_path: Path,
+) -> None:
+    """What comes before it may be on its way to the leader before, or back from there."""
+    files = Files(2, "test")
+    partition, told = a_partition(tmp_path / "orders-0", files), Told()
+    append(partition, told, 0, acks=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    partition._write()
+    partition.stop_leading(1)
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+
+    with pytest.raises(BrokerError) as early:
+        append(partition, told, 2, acks=1, producer_id=7, producer_epoch=0, base_sequence=2)
+    partition.look_around(0, is_overdue=False)
+    partition.look_around(AWAITED_MS, is_overdue=False)
+    with pytest.raises(BrokerError) as late:
+        append(partition, told, 2, acks=1, producer_id=7, producer_epoch=0, base_sequence=2)
+
+    assert early.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert late.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    files.close()
+
+
 async def test_given_a_batch_that_never_comes_again_then_those_behind_it_are_out_of_order_in_the_end(
     tmp_path: Path,
 ) -> None:

@@ -193,6 +193,7 @@ class Partition(ReadablePartition):
             now_ms=now_ms,
         )
         self._isr.spoilt = frozenset(state.spoilt)
+        self._turned_away.led_anew(not_leading(self.topic_partition) if self._has_replicas else None)
         self.refusal = self.offline
         if self.refusal is None:
             self._held_here(self._held_position())
@@ -318,7 +319,7 @@ class Partition(ReadablePartition):
             self._look_for_contact(is_overdue, now_ms)
         if self._unacknowledged.waiting:
             self.expire(now_ms)
-        if self._turned_away.awaited:
+        if self._turned_away.is_of_use:
             self._turned_away.forget_old(now_ms)
         if self._flushes_in_time:
             self.flush_if_due(now_ms)
