@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -364,12 +365,39 @@ async def test_given_a_leader_past_its_session_when_a_follower_is_silent_then_cl
     assert partition.read(partition.high_watermark.offset, 1_000, at_least_one=True) is None
 
 
+# Batches that are turned away
+
+
+@pytest.fixture
+def files() -> Iterator[Files]:
+    files = Files(2, "test")
+    yield files
+    files.close()
+
+
+def a_partition_no_longer_led(tmp_path: Path, files: Files) -> Partition:
+    """It has the first batch of producer 7."""
+    partition = a_partition(tmp_path / "orders-0", files)
+    append(partition, Told(), 0, acks=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    partition._write()
+    partition.stop_leading(1)
+    return partition
+
+
+def outcome_of(partition: Partition, told: Told, producer_id: int, base_sequence: int) -> ErrorCode | None:
+    """None: it was taken."""
+    try:
+        append(partition, told, 0, acks=1, producer_id=producer_id, producer_epoch=0, base_sequence=base_sequence)
+    except BrokerError as error:
+        return error.code
+    return None
+
+
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS])
 async def test_given_a_batch_that_is_to_be_sent_again_then_those_behind_it_are_too_and_are_not_out_of_order(
-    tmp_path: Path, code: ErrorCode
+    tmp_path: Path, files: Files, code: ErrorCode
 ) -> None:
     """librdkafka would take a new epoch, and send what is here already once more."""
-    files = Files(2, "test")
     partition, told = a_partition(tmp_path / "orders-0", files), Told()
     append(partition, told, 0, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=0)
     partition._write()
@@ -393,76 +421,86 @@ async def test_given_a_batch_that_is_to_be_sent_again_then_those_behind_it_are_t
     with pytest.raises(BrokerError) as gap:
         append(partition, told, 4, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=4)
     assert gap.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    files.close()
 
 
 async def test_given_a_batch_that_a_full_disk_refused_then_those_behind_it_are_refused_alike_until_it_is_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half an hour of faults found it: another partition, which could not commit just then, got its records twice."""
 
     def no_room(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    files = Files(2, "test")
     partition, told = a_partition(tmp_path / "orders-0", files), Told()
-    append(partition, told, 0, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=0)
+    for sequence in range(2):
+        append(partition, told, sequence, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=sequence)
     with monkeypatch.context() as full:
         full.setattr(os, "pwritev", no_room)
         partition._write()
-    assert told.outcomes == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert told.outcomes == dict.fromkeys(range(2), ErrorCode.KAFKA_STORAGE_ERROR)
 
-    with pytest.raises(BrokerError) as behind:
-        append(partition, told, 1, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=1)
-    assert behind.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert outcome_of(partition, told, 7, 1) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert outcome_of(partition, told, 7, 2) is ErrorCode.KAFKA_STORAGE_ERROR
 
     told.outcomes.clear()
-    for sequence in range(2):
+    for sequence in range(3):
         append(partition, told, sequence, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=sequence)
     partition._write()
-    await until(lambda: told.outcomes == {0: 0, 1: 1})
-    files.close()
+    await until(lambda: told.outcomes == {0: 0, 1: 1, 2: 2})
 
 
-async def test_given_a_leader_that_is_new_then_what_is_out_of_order_is_to_be_sent_again_for_a_while(
-    tmp_path: Path,
+async def test_given_a_leader_that_is_new_then_what_is_too_early_is_to_be_sent_again_for_a_while(
+    tmp_path: Path, files: Files
 ) -> None:
     """What comes before it may be on its way to the leader before, or back from there."""
-    files = Files(2, "test")
-    partition, told = a_partition(tmp_path / "orders-0", files), Told()
-    append(partition, told, 0, acks=1, producer_id=7, producer_epoch=0, base_sequence=0)
-    partition._write()
-    partition.stop_leading(1)
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
     partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
 
-    with pytest.raises(BrokerError) as early:
-        append(partition, told, 2, acks=1, producer_id=7, producer_epoch=0, base_sequence=2)
+    assert outcome_of(partition, told, 7, 2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert outcome_of(partition, told, 8, 5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert outcome_of(partition, told, 9, 0) is None
     partition.look_around(0, is_overdue=False)
     partition.look_around(AWAITED_MS, is_overdue=False)
-    with pytest.raises(BrokerError) as late:
-        append(partition, told, 2, acks=1, producer_id=7, producer_epoch=0, base_sequence=2)
+    assert outcome_of(partition, told, 7, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert outcome_of(partition, told, 8, 5) is None
 
-    assert early.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert late.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    files.close()
+
+async def test_given_a_partition_that_nobody_has_led_before_then_a_producer_begins_anywhere(
+    tmp_path: Path, files: Files
+) -> None:
+    """A topic was deleted and created anew, and a producer goes on."""
+    partition, told = a_partition(tmp_path / "orders-0", files), Told()
+    partition.stop_leading(-1)
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=0), {}, lag_max_ms=30_000, now_ms=0)
+
+    assert outcome_of(partition, told, 8, 5) is None
+
+
+async def test_given_a_producer_of_which_nothing_is_here_when_its_first_batch_is_turned_away_then_the_next_is_too(
+    tmp_path: Path, files: Files
+) -> None:
+    """Taken, it would stand before the first one for good."""
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
+    assert outcome_of(partition, told, 8, 5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert outcome_of(partition, told, 8, 6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+
+    assert outcome_of(partition, told, 8, 6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert outcome_of(partition, told, 8, 5) is None
+    assert outcome_of(partition, told, 8, 6) is None
 
 
 async def test_given_a_batch_that_never_comes_again_then_those_behind_it_are_out_of_order_in_the_end(
-    tmp_path: Path,
+    tmp_path: Path, files: Files
 ) -> None:
-    files = Files(2, "test")
-    partition, told = a_partition(tmp_path / "orders-0", files), Told()
-    append(partition, told, 0, acks=1, producer_id=7, producer_epoch=0, base_sequence=0)
-    partition._write()
-    partition.stop_leading(1)
-    with pytest.raises(BrokerError):
-        append(partition, told, 1, acks=1, producer_id=7, producer_epoch=0, base_sequence=1)
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
+    assert outcome_of(partition, told, 8, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.look_around(0, is_overdue=False)
+    assert outcome_of(partition, told, 7, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.look_around(AWAITED_MS, is_overdue=False)
     partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
 
-    partition.look_around(0, is_overdue=False)
+    assert outcome_of(partition, told, 7, 2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     partition.look_around(AWAITED_MS, is_overdue=False)
-
-    with pytest.raises(BrokerError) as gap:
-        append(partition, told, 2, acks=1, producer_id=7, producer_epoch=0, base_sequence=2)
-    assert gap.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    files.close()
+    partition.look_around(2 * AWAITED_MS, is_overdue=False)
+    assert outcome_of(partition, told, 7, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -125,16 +125,6 @@ def test_given_a_producer_known_from_the_middle_when_an_older_batch_comes_then_i
     assert outcome(producers, a_header(70), 101) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_given_a_first_batch_that_was_undone_when_the_next_arrives_before_its_retry_then_out_of_order() -> None:
-    """Both were in flight: taking the second would put it before the first for good."""
-    producers = Producers()
-    producers.restore(PRODUCER, producers.accept(a_header(0, 2), 0, NOW_MS))
-
-    assert outcome(producers, a_header(2), 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert outcome(producers, a_header(0, 2), 0) == "appended"
-    assert outcome(producers, a_header(2), 2) == "appended"
-
-
 def test_given_a_producer_id_without_a_sequence_when_accepted_then_the_record_is_invalid() -> None:
     assert outcome(Producers(), a_header(-1), 0) == ErrorCode.INVALID_RECORD
 
@@ -162,17 +152,6 @@ def test_given_an_open_transaction_when_producers_expire_then_its_producer_stays
     entry = ProducerEntry(0, (), 0, NOW_MS, current_txn_first_offset=5)
 
     assert Producers({1: entry}).expire(NOW_MS * 2, 1) == 0
-
-
-def test_given_first_batches_that_could_not_be_written_when_the_next_one_comes_then_it_must_wait_for_them() -> None:
-    producers = Producers()
-    undo = [(producers.accept(a_header(sequence), sequence, NOW_MS)) for sequence in (0, 1)]
-    for previous in reversed(undo):
-        producers.restore(PRODUCER, previous)
-
-    assert outcome(producers, a_header(2), 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert outcome(producers, a_header(0), 0) == "appended"
-    assert outcome(producers, a_header(1), 1) == "appended"
 
 
 def a_transactional_header(sequence: int, count: int = 1) -> BatchHeader:
@@ -213,13 +192,10 @@ class ProducersAgainstAModelThatForgetsNothing(RuleBasedStateMachine):
         # (base sequence, count, base offset) of this epoch, and every sequence number in it.
         self.appended: list[tuple[int, int, int]] = []
         self.seen: set[int] = set()
-        # Where a producer that is otherwise unknown must start, because a batch from there could not be written.
-        self.unwritten: tuple[int, int] | None = None
 
     def expected(self, sequence: int, count: int, epoch: int) -> str | int | ErrorCode:
         if not self.appended:
-            is_early = self.unwritten is not None and self.unwritten[0] == epoch and self.unwritten[1] != sequence
-            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_early else "appended"
+            return "appended"
         if epoch < self.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if epoch > self.epoch:
@@ -240,16 +216,12 @@ class ProducersAgainstAModelThatForgetsNothing(RuleBasedStateMachine):
         expected = self.expected(sequence, count, epoch)
         if not self.appended:
             epoch = max(epoch, self.epoch)
-            is_ahead = self.unwritten is not None and epoch == self.unwritten[0] and sequence != self.unwritten[1]
-            expected = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_ahead else "appended"
 
         assert outcome(self.producers, a_header(sequence, count, epoch=epoch), self.next_offset) == expected
 
         if expected == "appended":
-            self.unwritten = None
             if epoch != self.epoch:
                 self.epoch, self.appended, self.seen = epoch, [], set()
-            self.unwritten = None
             self.appended.append((sequence, count, self.next_offset))
             self.seen.update((sequence + number) & MAX_SEQUENCE for number in range(count))
             self.next_sequence = (sequence + count) & MAX_SEQUENCE
@@ -263,12 +235,7 @@ class ProducersAgainstAModelThatForgetsNothing(RuleBasedStateMachine):
     def send_and_undo(self, count: int) -> None:
         header = a_header(self.next_sequence, count, epoch=self.epoch)
         if self.expected(self.next_sequence, count, self.epoch) == "appended":
-            previous = self.producers.accept(header, self.next_offset, NOW_MS)
-            self.producers.restore(PRODUCER, previous)
-            if previous is None:
-                self.unwritten = self.epoch, self.next_sequence
-        if previous is None:
-            self.unwritten = self.epoch, self.next_sequence
+            self.producers.restore(PRODUCER, self.producers.accept(header, self.next_offset, NOW_MS))
 
     @invariant()
     def memory_is_bounded(self) -> None:

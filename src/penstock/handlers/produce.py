@@ -278,8 +278,9 @@ async def _verify(broker: Broker, partition: Partition, batch: BatchHeader, call
         raise BrokerError(ErrorCode.INVALID_TXN_STATE, f"{partition.topic_partition}: the transaction has ended")
     if adds and batch.base_sequence != 0 and batch.producer_id not in partition.log.producers.entries:
         # Every transaction begins an epoch, and every epoch with 0: what came before this batch is not here yet.
-        raise BrokerError(
+        error = BrokerError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"{partition.topic_partition}: the first batch of producer {batch.producer_id} has sequence number"
             f" {batch.base_sequence}",
         )
+        raise partition.too_early(batch, error)

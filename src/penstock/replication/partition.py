@@ -173,6 +173,9 @@ class Partition(ReadablePartition):
         if self.is_led and state.leader_epoch == self.leader_epoch:
             self._lead_on(state, serving, now_ms)
             return
+        # In the first epoch of all, nobody has led before.
+        is_from_another = state.leader_epoch > 0 and (self._has_replicas or self.follower is not None)
+        self._turned_away.led_anew(not_leading(self.topic_partition) if is_from_another else None)
         self.follower = None
         self.is_forsaken = False
         self.leader_epoch = state.leader_epoch
@@ -193,7 +196,6 @@ class Partition(ReadablePartition):
             now_ms=now_ms,
         )
         self._isr.spoilt = frozenset(state.spoilt)
-        self._turned_away.led_anew(not_leading(self.topic_partition) if self._has_replicas else None)
         self.refusal = self.offline
         if self.refusal is None:
             self._held_here(self._held_position())
@@ -455,6 +457,8 @@ class Partition(ReadablePartition):
         elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
             # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.
             raise self._turned_away.told(header, not_leading(self.topic_partition))
+        if self._turned_away.is_of_use:
+            self._turned_away.check_first(header, self.log.producers.entries)
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
@@ -463,15 +467,19 @@ class Partition(ReadablePartition):
             next_offset = base_offset + header.last_offset_delta + 1
             self._staged_bytes += len(batch)
             self._staged_records += header.records_count
-            if self._turned_away.awaited:
+            if self._turned_away.is_of_use:
                 self._turned_away.came(header)
         except DuplicateBatch as original:
             base_offset, next_offset = original.base_offset, original.last_offset + 1
             if self._stamps:
                 log_append_time_ms = original.timestamp
         except BrokerError as error:
-            raise self._turned_away.instead_of(header, error) from error
+            raise self.too_early(header, error) from error
         self._staged.append(Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
+
+    def too_early(self, header: BatchHeader, error: BrokerError) -> BrokerError:
+        """What a batch is refused with for which the answer is `error`: perhaps another comes before it yet."""
+        return self._turned_away.instead_of(header, error)
 
     def append_marker(
         self, marker: EndMarker, transaction_version: int, now_ms: int, appender: Appender, slot: int

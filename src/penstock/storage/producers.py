@@ -73,7 +73,7 @@ class DuplicateBatch(Exception):
 
 
 class Producers:
-    __slots__ = ("_unwritten", "entries", "transactions")
+    __slots__ = ("entries", "transactions")
 
     def __init__(self, entries: dict[int, ProducerEntry] | None = None) -> None:
         self.entries: dict[int, ProducerEntry] = entries if entries is not None else {}
@@ -81,9 +81,6 @@ class Producers:
         for producer_id, entry in self.entries.items():
             if entry.current_txn_first_offset != NO_OFFSET:
                 self.transactions.begin(producer_id, entry.current_txn_first_offset)
-        # Producers whose very first batch could not be written: their epoch and its sequence number. What they had in
-        # flight behind it must not get in before it.
-        self._unwritten: dict[int, tuple[int, int]] = {}
 
     def accept(
         self, header: BatchHeader, base_offset: int, now_ms: int, is_transactional: bool = False
@@ -123,8 +120,6 @@ class Producers:
             _check(previous, header, base_sequence, last_sequence)
             if not is_transactional:
                 _check_outside(previous, producer_id)
-        elif self._unwritten:
-            self._check_unwritten(header)
         entry = _following(previous, header.producer_epoch, batch, now_ms)
         self._put(producer_id, entry, base_offset, is_transactional)
         return previous
@@ -201,8 +196,6 @@ class Producers:
             self.entries[producer_id] = entry
             if was_open and not is_open:
                 self.transactions.reopen(producer_id, entry.current_txn_first_offset)
-        elif undone is not None and undone.batches:
-            self._unwritten[producer_id] = undone.producer_epoch, undone.batches[-1].base_sequence
 
     def before(self, staged: Sequence[StagedBatch]) -> dict[int, ProducerEntry]:
         """The entries as they were before these batches, the newest of all."""
@@ -213,16 +206,6 @@ class Producers:
             elif batch.producer_id >= 0:
                 del entries[batch.producer_id]
         return entries
-
-    def _check_unwritten(self, header: BatchHeader) -> None:
-        producer_id = header.producer_id
-        epoch, first_sequence = self._unwritten.get(producer_id, (-1, -1))
-        if epoch == header.producer_epoch and header.base_sequence != first_sequence:
-            raise BrokerError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {producer_id} sent {header.base_sequence}, {first_sequence} was not written before it",
-            )
-        self._unwritten.pop(producer_id, None)
 
     def replay(self, header: BatchHeader, now_ms: int) -> None:
         """A batch that is in the log: it was checked when it was appended, so it is taken as it is."""
@@ -261,7 +244,6 @@ class Producers:
         ]
         for producer_id in gone:
             del self.entries[producer_id]
-        self._unwritten.clear()
         return len(gone)
 
 
