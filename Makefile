@@ -17,12 +17,13 @@ install:
 test: install
 	@$(PYTHON) -m pytest -q -n 2 --dist loadgroup tests
 
-# Format, lint, types, imports and the quick tests: what to run before every commit.
+# Format, lint, types, imports, generated pages and the quick tests: what to run before every commit.
 check: install
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m mypy
 	@.venv/bin/lint-imports --no-cache
+	@$(PYTHON) scripts/generate_docs.py --check
 	@$(PYTHON) -m pytest -q -n 2 -m quick tests
 
 # The full counts of the crash and fault tests; PENSTOCK_TEST_SEED=... repeats a run.

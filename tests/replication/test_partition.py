@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -375,6 +377,10 @@ def files() -> Iterator[Files]:
     files.close()
 
 
+class Batch(bytearray):
+    """One that can be referred to weakly."""
+
+
 def a_partition_no_longer_led(tmp_path: Path, files: Files) -> Partition:
     """It has the first batch of producer 7."""
     partition = a_partition(tmp_path / "orders-0", files)
@@ -504,3 +510,23 @@ async def test_given_a_batch_that_never_comes_again_then_those_behind_it_are_out
     partition.look_around(AWAITED_MS, is_overdue=False)
     partition.look_around(2 * AWAITED_MS, is_overdue=False)
     assert outcome_of(partition, told, 7, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+async def test_given_batches_that_are_refused_again_and_again_then_none_of_them_is_kept(
+    tmp_path: Path, files: Files, is_led: bool
+) -> None:
+    """An error that was raised once and again kept the frames of each time, with the requests in them."""
+    partition = a_partition_no_longer_led(tmp_path, files)
+    if is_led:
+        partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+    refused = []
+    for _ in range(20):
+        batch = Batch(build_batch([Record(None, b"value", (), 1)], producer_id=7, producer_epoch=0, base_sequence=9))
+        refused.append(weakref.ref(batch))
+        with pytest.raises(BrokerError):
+            partition.append(memoryview(batch), read_header(batch), ACKS_ALL, 0, 1e15, Told(), 0)
+    del batch
+    gc.collect()
+
+    assert [each for each in refused if each() is not None] == []

@@ -46,7 +46,7 @@ async def replay(partition: Partition, machine: Machine, files: Files, metrics: 
         if offset >= partition.high_watermark.offset:
             # Written before a crash and not yet flushed: it is answered from only when it is committed.
             if partition.refusal is not None:
-                raise partition.refusal
+                raise partition.refusal.anew()
             await asyncio.sleep(POLL_COMMITTED_S)
             continue
         offset = await partition.log.in_thread(files, _replay_chunk, partition, offset, last_offsets, machine, metrics)

@@ -175,7 +175,7 @@ class Shard(Generic[M]):
 
     def _ready(self) -> M:
         if self._closed is not None:
-            raise self._closed
+            raise self._closed.anew()
         if self.machine is None:
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition.topic_partition} is loading")
         return self.machine

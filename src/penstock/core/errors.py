@@ -183,6 +183,10 @@ class BrokerError(Exception):
         self.code = code
         self.message = text
 
+    def anew(self) -> BrokerError:
+        """The same, to raise once more: an error that is raised again and again keeps all that it was raised over."""
+        return BrokerError(self.code, self.message)
+
 
 class MalformedRequest(Exception):
     """Bytes that are not a request of the protocol: no answer is possible, the connection is closed."""

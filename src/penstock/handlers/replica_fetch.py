@@ -136,7 +136,7 @@ class ReplicaFetch:
         partition = self._broker.partitions.find(*served.key)
         partition.check_epoch(served.leader_epoch)
         if partition.refusal is not None:
-            raise partition.refusal
+            raise partition.refusal.anew()
         log, offset = partition.log, served.fetch_offset
         row.log_start_offset = log.log_start_offset
         if offset < log.log_start_offset:

@@ -123,7 +123,7 @@ class ReplicaManager:
         """`find`, and only what this broker leads: a follower's answer would be about a log that may yet be cut."""
         partition = self.find(topic, index)
         if partition.refusal is not None:
-            raise partition.refusal
+            raise partition.refusal.anew()
         return partition
 
     def all(self) -> Iterator[Partition]:

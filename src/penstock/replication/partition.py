@@ -297,7 +297,7 @@ class Partition(ReadablePartition):
     def _checked_end(self, offset: int) -> int:
         """Where this log ends; beyond that nobody can have anything of it."""
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.anew()
         end_offset = self.log.end_position.offset
         if offset > end_offset:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.topic_partition} ends at {end_offset}")
@@ -447,7 +447,7 @@ class Partition(ReadablePartition):
     ) -> None:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.refusal is not None:
-            raise self._turned_away.told(header, self.refusal)
+            raise self._turned_away.told(header, self.refusal.anew())
         if self.is_forsaken:
             raise self._turned_away.told(header, not_leading(self.topic_partition))
         if acks == ACKS_ALL:
@@ -474,7 +474,7 @@ class Partition(ReadablePartition):
             if self._stamps:
                 log_append_time_ms = original.timestamp
         except BrokerError as error:
-            raise self.too_early(header, error) from error
+            raise self.too_early(header, error) from None
         self._staged.append(Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
 
     def too_early(self, header: BatchHeader, error: BrokerError) -> BrokerError:
@@ -498,7 +498,7 @@ class Partition(ReadablePartition):
         batches = self.log.staged
         try:
             if self.offline is not None:
-                raise self.offline
+                raise self.offline.anew()
             end = self.log.write_staged()
         except BrokerError as error:
             self.metrics.produce_errors += 1

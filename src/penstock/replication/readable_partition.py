@@ -107,7 +107,7 @@ class ReadablePartition:
         """
         if self.refusal is not None:
             if not from_followers or self.follower is None or self.offline is not None:
-                raise self.refusal
+                raise self.refusal.anew()
             self.follower.check_readable(offset)
         if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
             raise BrokerError(

@@ -54,7 +54,7 @@ class TurnedAway:
         """`error`, remembered if a client answers it by sending the batch again."""
         if batch.producer_id >= 0 and error.code in _TRY_AGAIN:
             if self._of(batch) is None:
-                self._awaited[batch.producer_id] = _Awaited(batch.producer_epoch, batch.base_sequence, error)
+                self._awaited[batch.producer_id] = _Awaited(batch.producer_epoch, batch.base_sequence, error.anew())
             self._begin()
         return error
 
@@ -63,17 +63,18 @@ class TurnedAway:
         if batch.base_sequence <= 0 or batch.producer_id in known:
             return
         if self._by_another is not None:
-            raise self._by_another
+            raise self._by_another.anew()
         awaited = self._of(batch)
         if awaited is not None and awaited.base_sequence != batch.base_sequence:
-            raise awaited.error
+            raise awaited.error.anew()
 
     def instead_of(self, batch: BatchHeader, error: BrokerError) -> BrokerError:
         """What a batch is refused with that the log did not take."""
         if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return error
         awaited = self._of(batch)
-        return awaited.error if awaited is not None else self._by_another or error
+        instead = awaited.error if awaited is not None else self._by_another
+        return instead.anew() if instead is not None else error
 
     def came(self, batch: BatchHeader) -> None:
         self._awaited.pop(batch.producer_id, None)
