@@ -224,6 +224,31 @@ def test_given_a_coordinator_out_of_reach_when_written_to_then_producers_are_tol
             broker.kill()  # to hand over they would wait for the one that is gone
 
 
+def test_given_a_coordinator_that_was_out_of_reach_for_the_first_batch_then_the_next_is_not_taken_for_the_first(
+    tmp_path: Path, topic_name: str
+) -> None:
+    """It would be committed without the one before it, which librdkafka then takes for delivered."""
+    with a_cluster(tmp_path, **LONG_SESSION) as cluster:
+        create_topic_over(cluster, topic_name, (1,))
+        with clients_of(cluster) as clients:
+            names = [a_name(cluster, TRANSACTIONS, f"{each}-{topic_name}", led_by(2)) for each in ("one", "other")]
+            producer, other = (TransactionalProducer(clients[2], name, TV1) for name in names)
+            for each in (producer, other):
+                each.begin_anew()
+                assert each.add(topic_name) is ErrorCode.NONE
+                each.client = clients[1]
+            first, second = (producer.batch(topic_name, value) for value in (b"first", b"second"))
+            os.kill(cluster[2].pid, signal.SIGSTOP)
+            assert producer.send(topic_name, first).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            os.kill(cluster[2].pid, signal.SIGCONT)
+            batch = other.batch(topic_name, b"the coordinator is back")
+            eventually(lambda: other.send(topic_name, batch).error_code == 0, 20)
+
+            assert producer.send(topic_name, second).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            assert producer.send(topic_name, first).error_code == 0
+            assert producer.send(topic_name, second).error_code == 0
+
+
 # Coordinators and leaders that die
 
 

@@ -23,11 +23,12 @@ from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.core.ids import BrokerId, TopicPartition
 from penstock.metadata.image import ClusterImage, difference
-from penstock.protocol.batch import place
+from penstock.protocol.batch import place, read_header
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.follower import Truncate
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.turned_away import MAX_MISSED_BATCHES, Missed
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup, spawn
@@ -79,6 +80,21 @@ def tell(manager: ReplicaManager, cluster: ACluster, *replicas: BrokerId) -> Non
     (result,) = cluster.ask(AlterReassignments((Reassignment(TopicPartition("orders", 0), replicas),)))
     assert result.error is None
     manager.follow(before, cluster.image, difference(before, cluster.image))
+
+
+class Told:
+    """Whoever appends, and is content with anything."""
+
+    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
+        pass
+
+    def failed(self, slot: int, error: BrokerError) -> None:
+        pass
+
+
+def a_numbered_batch(sequence: int, producer_id: int = 7) -> bytearray:
+    record = Record(None, b"value", (), 1)
+    return bytearray(build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence))
 
 
 def with_record(manager: ReplicaManager) -> Partition:
@@ -338,3 +354,48 @@ async def test_given_a_thread_that_reads_a_log_that_is_to_be_cut_then_that_is_wa
         assert await reading
         assert log.log_end_offset == 0
         assert await log.in_thread(files, lambda: "as before") == "as before"
+
+
+# Partitions that are not here yet
+
+
+@pytest.mark.parametrize("by", ["name", "id"])
+async def test_given_a_batch_for_a_topic_that_is_not_here_yet_when_it_is_then_the_next_is_not_taken_for_the_first(
+    tmp_path: Path, by: str
+) -> None:
+    """Others tell of a leader before it has its log. Of a batch that is taken, librdkafka takes all before it for
+    delivered, too.
+    """
+    cluster, told = ACluster(ONE), Told()
+    async with a_manager(tmp_path, Heard()) as manager:
+        await manager.start(cluster.image)
+        before = cluster.image
+        cluster.create("orders")
+        topic_id = cluster.image.topics["orders"].topic_id
+        manager.missed(b"orders" if by == "name" else topic_id, 0, read_header(a_numbered_batch(5)))
+        manager.missed(b"others", 0, read_header(a_numbered_batch(1)))
+        manager.follow(before, cluster.image, difference(before, cluster.image))
+        await manager.caught_up()
+        partition = manager.find("orders", 0)
+
+        def outcome(sequence: int) -> ErrorCode | None:
+            batch = a_numbered_batch(sequence)
+            try:
+                partition.append(memoryview(batch), read_header(batch), 1, 0, 1e15, told, 0)
+            except BrokerError as error:
+                return error.code
+            return None
+
+        assert outcome(6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [outcome(5), outcome(6)] == [None, None]
+        partition._write()
+
+
+def test_given_batches_without_end_for_topics_that_never_come_then_few_are_kept() -> None:
+    missed, error = Missed(), BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+    for number in range(2 * MAX_MISSED_BATCHES):
+        missed.told(b"%d" % (number // 100), 0, read_header(a_numbered_batch(0, producer_id=number)), error)
+
+    kept = [len(each) for number in range(200 * 100) for each in missed.of(b"%d" % number, bytes(16), 0)]
+    assert sum(kept) == MAX_MISSED_BATCHES
+    assert not missed._turned_away and not missed._batches_count

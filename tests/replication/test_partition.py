@@ -20,13 +20,14 @@ from penstock.core.ids import BrokerId, TopicId, TopicPartition
 from penstock.core.metrics import TopicMetrics
 from penstock.core.topic_config import topic_config
 from penstock.protocol.batch import read_header
+from penstock.protocol.control import EndMarker
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.appends import ACKS_ALL
 from penstock.replication.fetch_session import Serving
 from penstock.replication.follower import FetchAnswer
 from penstock.replication.isr import Proposal
 from penstock.replication.partition import SILENT_MS, Partition
-from penstock.replication.turned_away import AWAITED_MS
+from penstock.replication.turned_away import AWAITED_MS, MAX_AWAITED, TurnedAway
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -530,3 +531,114 @@ async def test_given_batches_that_are_refused_again_and_again_then_none_of_them_
     gc.collect()
 
     assert [each for each in refused if each() is not None] == []
+
+
+async def test_given_batches_behind_one_that_was_turned_away_when_it_comes_then_the_others_are_awaited_too(
+    tmp_path: Path, files: Files
+) -> None:
+    """A client may have all of them under way again before it hears of the first."""
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
+    assert outcome_of(partition, told, 7, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+    assert outcome_of(partition, told, 7, 2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    assert outcome_of(partition, told, 7, 1) is None
+    assert outcome_of(partition, told, 7, 3) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [outcome_of(partition, told, 7, sequence) for sequence in (2, 3)] == [None, None]
+    assert outcome_of(partition, told, 7, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_given_batches_that_are_turned_away_in_another_order_then_the_first_of_them_is_the_first_to_come(
+    tmp_path: Path, files: Files
+) -> None:
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
+    for sequence in (6, 5):
+        assert outcome_of(partition, told, 8, sequence) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+
+    assert outcome_of(partition, told, 8, 6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [outcome_of(partition, told, 8, sequence) for sequence in (5, 6)] == [None, None]
+
+
+async def test_given_a_marker_that_is_turned_away_then_the_producer_s_first_batch_does_not_wait_for_it(
+    tmp_path: Path, files: Files
+) -> None:
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
+    with pytest.raises(BrokerError):
+        partition.append_marker(EndMarker(8, 0, coordinator_epoch=0, is_commit=True), 0, 0, told, 0)
+    assert outcome_of(partition, told, 8, 5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+
+    assert outcome_of(partition, told, 8, 5) is None
+
+
+async def test_given_an_instance_of_an_older_epoch_when_it_is_turned_away_then_what_the_newer_one_was_told_holds(
+    tmp_path: Path, files: Files
+) -> None:
+    def outcome(producer_epoch: int, base_sequence: int) -> ErrorCode | None:
+        fields = {"producer_id": 7, "producer_epoch": producer_epoch, "base_sequence": base_sequence}
+        try:
+            append(partition, Told(), 0, acks=1, **fields)
+        except BrokerError as error:
+            return error.code
+        return None
+
+    partition = a_partition_no_longer_led(tmp_path, files)
+    assert outcome(1, 0) is outcome(0, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+
+    assert outcome(1, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [outcome(1, sequence) for sequence in (0, 1)] == [None, None]
+
+
+async def test_given_producers_without_end_that_are_turned_away_then_each_is_forgotten_in_time_and_few_are_kept(
+    tmp_path: Path, files: Files
+) -> None:
+    partition, turned_away = a_partition_no_longer_led(tmp_path, files), TurnedAway()
+    partition.missed(turned_away)
+    partition._turned_away = turned_away
+    for number in range(3 * MAX_AWAITED):
+        outcome_of(partition, Told(), 1_000 + number, 0)
+        partition.look_around(number, is_overdue=False)
+    assert len(turned_away) == MAX_AWAITED
+
+    partition.look_around(3 * MAX_AWAITED + AWAITED_MS // 2, is_overdue=False)
+    outcome_of(partition, Told(), 1, 0)
+    partition.look_around(3 * MAX_AWAITED + AWAITED_MS, is_overdue=False)
+    assert len(turned_away) == 1
+
+
+async def test_given_a_leader_that_turns_others_away_all_the_time_then_it_is_new_for_half_a_minute_only(
+    tmp_path: Path, files: Files
+) -> None:
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
+    partition.lead(a_partition_on(LEADER, OTHER, isr=(LEADER,), leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+    partition.min_isr = 2
+    for now_ms in range(0, AWAITED_MS + 1, AWAITED_MS // 3):
+        with pytest.raises(BrokerError) as refused:
+            append(partition, told, 0, acks=ACKS_ALL, producer_id=now_ms, producer_epoch=0, base_sequence=0)
+        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        partition.look_around(now_ms, is_overdue=False)
+
+    assert outcome_of(partition, told, 8, 5) is None
+
+
+# Batches that come once more
+
+
+async def test_given_a_batch_older_than_the_window_when_it_comes_again_then_that_is_said_when_it_is_committed(
+    tmp_path: Path, files: Files
+) -> None:
+    """Clients take it for delivered, so it must not be lost any more."""
+    partition, told = a_partition(tmp_path / "orders-0", files, flush_messages=NEVER), Told()
+    partition.lead(a_partition_on(LEADER, OTHER, leader_epoch=1), {OTHER: 1}, lag_max_ms=30_000, now_ms=0)
+    for sequence in range(6):
+        append(partition, told, sequence, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    append(partition, told, 10, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=0)
+    partition._write()
+    assert told.outcomes == {}
+
+    partition.fetched_by(OTHER, 1, 5, now_ms=0)
+    assert told.outcomes == {sequence: sequence for sequence in range(5)}
+    partition.fetched_by(OTHER, 1, 6, now_ms=0)
+    assert told.outcomes[10] is ErrorCode.DUPLICATE_SEQUENCE_NUMBER

@@ -200,6 +200,21 @@ def test_given_retries_of_the_last_five_batches_then_they_get_their_first_offset
             assert produce(client, "orders", a_sequenced_batch(7)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def test_given_a_batch_for_a_topic_that_is_not_there_yet_when_it_is_then_what_comes_behind_it_has_to_wait_for_it(
+    broker: Broker, topic_name: str
+) -> None:
+    with RawClient(broker.address) as client:
+        early = produce(client, topic_name, a_sequenced_batch(5, producer_id=77_001), version=9)
+        assert early.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        create_topic(client, topic_name)
+
+        behind = produce(client, topic_name, a_sequenced_batch(6, producer_id=77_001))
+        assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for number in (5, 6):
+            assert produce(client, topic_name, a_sequenced_batch(number, producer_id=77_001)).error_code == 0
+        assert values_of(fetch(client, topic_name, 0)) == [b"5", b"6"]
+
+
 def test_given_a_timestamp_far_in_the_future_then_32_with_the_record_at_fault(broker: Broker, topic_name: str) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, topic_name)

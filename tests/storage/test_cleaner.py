@@ -231,6 +231,21 @@ async def test_given_a_log_that_is_deleted_when_it_is_being_cleaned_then_the_thr
     assert not [name for name in os.listdir(log.directory) if name.endswith((".cleaned", ".swap"))]
 
 
+async def test_given_a_log_that_is_to_be_cut_when_it_is_being_cleaned_then_the_thread_lets_go_of_it_soon(
+    shop: Shop,
+) -> None:
+    """Whoever cuts it holds up all partitions of the same leader for as long."""
+    shop.settings = dataclasses.replace(SETTINGS, max_bytes_per_s=1)
+    log = shop.add(0)
+    shop.start()
+    await until(lambda: log.cleaning.is_busy)
+
+    log.is_being_cut = True
+
+    await until(lambda: not log.cleaning.is_busy)
+    assert len(records(log)) == 20
+
+
 async def test_given_a_round_under_way_when_stopped_then_it_ends_at_once_and_leaves_no_thread(shop: Shop) -> None:
     shop.settings = dataclasses.replace(SETTINGS, max_bytes_per_s=1_000)
     log = shop.add(0)

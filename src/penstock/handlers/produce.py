@@ -18,7 +18,7 @@ from penstock.core.metrics import ApiMetrics
 from penstock.handlers.context import Broker
 from penstock.handlers.transaction_coordinator import verify
 from penstock.net.connection import Answer, Connection
-from penstock.protocol.batch import TRANSACTIONAL_BIT, BatchHeader
+from penstock.protocol.batch import HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader, read_header
 from penstock.protocol.frames import RequestHeader
 from penstock.protocol.produce import (
     TOPIC_ID_SINCE,
@@ -190,7 +190,7 @@ def produce(connection: Connection, frame: memoryview, header: RequestHeader, br
         try:
             if refusal is not None:
                 raise refusal
-            partition = _find(broker.partitions, version, topic, index)
+            partition = _find(broker.partitions, version, topic, index, records)
             if records is None:
                 raise BrokerError(ErrorCode.INVALID_RECORD, "no records")
             limits = partition.limits
@@ -207,14 +207,19 @@ def produce(connection: Connection, frame: memoryview, header: RequestHeader, br
             call.failed(slot, error)
 
 
-def _find(replicas: ReplicaManager, version: int, topic: bytes, index: int) -> Partition:
+def _find(replicas: ReplicaManager, version: int, topic: bytes, index: int, records: memoryview | None) -> Partition:
     if version >= TOPIC_ID_SINCE:
         partitions, unknown = replicas.by_id.get(topic), ErrorCode.UNKNOWN_TOPIC_ID
     else:
         partitions, unknown = replicas.by_name.get(topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if partitions is None:
-        raise BrokerError(unknown, "no such topic here")
-    partition = pick(partitions, index)
+    try:
+        if partitions is None:
+            raise BrokerError(unknown, "no such topic here")
+        partition = pick(partitions, index)
+    except BrokerError:
+        if records is not None and len(records) >= HEADER_BYTES:
+            replicas.missed(topic, index, read_header(records))
+        raise
     if partition.is_internal:
         raise BrokerError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic_partition.topic} is written by its coordinator only"
@@ -266,14 +271,17 @@ async def _admitted_append(
 async def _verify(broker: Broker, partition: Partition, batch: BatchHeader, call: ProduceCall) -> None:
     assert call.transactional_id is not None
     adds = call.version >= ADDS_PARTITIONS_SINCE
-    is_current = await verify(
-        call.transactional_id,
-        Producer(batch.producer_id, batch.producer_epoch),
-        partition,
-        broker,
-        adds=adds,
-        knows_abortable=call.version >= ABORTABLE_SINCE,
-    )
+    try:
+        is_current = await verify(
+            call.transactional_id,
+            Producer(batch.producer_id, batch.producer_epoch),
+            partition,
+            broker,
+            adds=adds,
+            knows_abortable=call.version >= ABORTABLE_SINCE,
+        )
+    except BrokerError as unverified:
+        raise partition.turned_away(batch, unverified) from None
     if not is_current and partition.verification.is_needed(batch):
         raise BrokerError(ErrorCode.INVALID_TXN_STATE, f"{partition.topic_partition}: the transaction has ended")
     if adds and batch.base_sequence != 0 and batch.producer_id not in partition.log.producers.entries:

@@ -28,6 +28,22 @@ class Append(NamedTuple):
     deadline_ms: float
 
 
+class Repetition:
+    """Who sent once more what is in the log, but may not be committed yet: told so when it is, and not before."""
+
+    __slots__ = ("_appender", "_repeated")
+
+    def __init__(self, appender: Appender, repeated: BrokerError) -> None:
+        self._appender = appender
+        self._repeated = repeated
+
+    def appended(self, slot: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> None:
+        self._appender.failed(slot, self._repeated)
+
+    def failed(self, slot: int, error: BrokerError) -> None:
+        self._appender.failed(slot, error)
+
+
 class Unacknowledged:
     __slots__ = ("waiting",)
 

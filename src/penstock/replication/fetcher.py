@@ -108,6 +108,7 @@ class Fetcher:
         key = (partition.topic_id, partition.topic_partition.partition)
         self._followed[key] = partition
         self._agreed.discard(key)
+        self._news.pop(key, None)  # of an epoch that is over
         self._asking.dropped(key)
         self._changed.set()
         if self._is_unanswered:

@@ -29,12 +29,14 @@ from penstock.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from penstock.protocol.batch import BatchHeader
 from penstock.replication.anew import Anew
 from penstock.replication.departures import POLL_S, Departures, Doomed, until_at_rest
 from penstock.replication.follower import StartAnew, Truncate
 from penstock.replication.partition import Partition
 from penstock.replication.replicas import Replicas
 from penstock.replication.throttle import Throttle
+from penstock.replication.turned_away import Missed
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
@@ -93,6 +95,7 @@ class ReplicaManager:
         self._checkpointing = asyncio.Lock()
         self._departures = Departures(data, self._checkpointing, flusher=flusher, files=files, tasks=tasks)
         self._anew = Anew(broker_id)
+        self._missed = Missed()
         self._to_open: list[tuple[TopicImage, int]] = []
         self._is_carrying_out = False
         # Topics deleted while changes are being carried out: one of them may be about to be opened.
@@ -118,6 +121,11 @@ class ReplicaManager:
         if partitions is None:
             raise BrokerError(unknown, "no such topic here")
         return pick(partitions, index)
+
+    def missed(self, name_or_id: bytes, index: int, batch: BatchHeader) -> None:
+        """Somebody was told that a partition, named as in requests, is not here: its client may send that again."""
+        earlier = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch came before this broker led")
+        self._missed.told(name_or_id, index, batch, earlier)
 
     def find_led(self, topic: str | TopicId, index: int) -> Partition:
         """`find`, and only what this broker leads: a follower's answer would be about a log that may yet be cut."""
@@ -401,6 +409,8 @@ class ReplicaManager:
         partitions[index] = partition
         # By now the image may say something else than when it was decided to open this partition.
         current = self._image.topics_by_id.get(topic.topic_id, topic)
+        for missed in self._missed.of(topic.name.encode(), topic.topic_id, index):
+            partition.missed(missed)
         self._take_role(partition, current.partitions[index])
 
     def _change(self, change: PartitionChange) -> None:

@@ -25,7 +25,7 @@ from penstock.protocol.batch import LENGTH_END, BatchHeader, read_header
 from penstock.protocol.control import EndMarker, build_end_marker
 from penstock.protocol.validation import ProduceLimits
 from penstock.replication.admission import AdmissionLanes
-from penstock.replication.appends import ACKS_ALL, Append, Appender, Unacknowledged
+from penstock.replication.appends import ACKS_ALL, Append, Appender, Repetition, Unacknowledged
 from penstock.replication.follower import Follower, FollowerState
 from penstock.replication.isr import Isr, Proposal
 from penstock.replication.positions import KnownPositions, position_or
@@ -40,7 +40,7 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_file import LogPosition
-from penstock.storage.producers import DuplicateBatch
+from penstock.storage.producers import NO_OFFSET, DuplicateBatch, RepeatedBatch
 
 # Followers ask again twice a second (replica.fetch.wait.max.ms).
 SILENT_MS = 2_000
@@ -473,9 +473,22 @@ class Partition(ReadablePartition):
             base_offset, next_offset = original.base_offset, original.last_offset + 1
             if self._stamps:
                 log_append_time_ms = original.timestamp
+        except RepeatedBatch as repeated:
+            if acks != ACKS_ALL or repeated.before_offset <= self.high_watermark.offset:
+                raise
+            appender = Repetition(appender, repeated)
+            base_offset, next_offset = NO_OFFSET, repeated.before_offset
         except BrokerError as error:
             raise self.too_early(header, error) from None
         self._staged.append(Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
+
+    def missed(self, turned_away: TurnedAway) -> None:
+        """Batches that were refused before this partition could be found here."""
+        self._turned_away.join(turned_away)
+
+    def turned_away(self, header: BatchHeader, error: BrokerError) -> BrokerError:
+        """`error`, with which a batch was refused before it came to `append`."""
+        return self._turned_away.told(header, error)
 
     def too_early(self, header: BatchHeader, error: BrokerError) -> BrokerError:
         """What a batch is refused with for which the answer is `error`: perhaps another comes before it yet."""

@@ -2,23 +2,30 @@
 
 Told that they are out of order, librdkafka takes a new epoch, and sends all that it has not heard of under new numbers,
 that which is here too. Told to try again, it does so with the old numbers. So what comes behind a batch that was turned
-away is refused as that one was, until it is here. That goes for a producer of which nothing is here yet as well: taken
-as the first of it, a batch would stand before the one that it follows for good.
+away is refused as that one was, until it is here. That goes for a producer of which nothing is here yet as well: were a
+batch taken as the first of it, librdkafka would take all before it for delivered too, and it would be lost.
 
 A leader that is new does not know what the one before it has turned away, or has not answered yet: for a while it
-refuses whatever is too early as that one would.
+refuses whatever is too early as that one would. librdkafka (2.16) does send it the next batch first: when the old
+leader turns a batch away just as the client learns of the new one, nothing is outstanding for a moment, and the batch
+that is to be sent again is not back in the queue yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from penstock.core.errors import BrokerError, ErrorCode
 from penstock.protocol.batch import BatchHeader
+from penstock.storage.producers import is_before
 
 # Clients try again much sooner than that.
 AWAITED_MS = 30_000
+# Of one partition; a client can make producer ids up. Those that were turned away first are forgotten for others.
+MAX_AWAITED = 1_000
+# Of all partitions that could not be found.
+MAX_MISSED_BATCHES = 10_000
 _TRY_AGAIN = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -26,16 +33,20 @@ _TRY_AGAIN = (
 )
 
 
-class _Awaited(NamedTuple):
-    """The first batch of a producer that was turned away, and what it was told."""
+@dataclass(slots=True)
+class _Awaited:
+    """Which batches of a producer were turned away, from the first in order to the last, and what they were told."""
 
     producer_epoch: int
-    base_sequence: int
+    first_sequence: int
+    last_sequence: int
     error: BrokerError
+    # When it was looked at first; anew with every batch that is turned away for a reason of its own.
+    since_ms: int | None = None
 
 
 class TurnedAway:
-    __slots__ = ("_awaited", "_by_another", "_since_ms", "is_of_use")
+    __slots__ = ("_awaited", "_by_another", "_led_since_ms", "is_of_use")
 
     def __init__(self) -> None:
         # Whether any of this is to be asked at all: it seldom is, and appends are many.
@@ -43,20 +54,42 @@ class TurnedAway:
         self._awaited: dict[int, _Awaited] = {}
         # What a leader that is new says instead.
         self._by_another: BrokerError | None = None
-        self._since_ms: int | None = None
+        self._led_since_ms: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._awaited)
+
+    def join(self, other: TurnedAway) -> None:
+        """What somebody else has turned away, too."""
+        self._awaited.update(other._awaited)
+        self.is_of_use = self.is_of_use or other.is_of_use
 
     def led_anew(self, error: BrokerError | None) -> None:
-        """`error`: another broker may have led until now."""
+        """`error`: somebody else may have turned batches away until now."""
         self._by_another = error
-        self._begin()
+        self._led_since_ms = None
+        self.is_of_use = bool(self._awaited) or error is not None
 
     def told(self, batch: BatchHeader, error: BrokerError) -> BrokerError:
         """`error`, remembered if a client answers it by sending the batch again."""
-        if batch.producer_id >= 0 and error.code in _TRY_AGAIN:
-            if self._of(batch) is None:
-                self._awaited[batch.producer_id] = _Awaited(batch.producer_epoch, batch.base_sequence, error.anew())
-            self._begin()
+        if batch.producer_id >= 0 and batch.base_sequence >= 0 and error.code in _TRY_AGAIN:
+            awaited = self._awaited.get(batch.producer_id)
+            if awaited is None or awaited.producer_epoch < batch.producer_epoch:
+                self._await(batch, error)
+            elif awaited.producer_epoch == batch.producer_epoch:
+                awaited.since_ms = None
+                if is_before(batch.base_sequence, awaited.first_sequence):
+                    awaited.first_sequence = batch.base_sequence
+                self._behind(batch, awaited)
         return error
+
+    def _await(self, batch: BatchHeader, error: BrokerError) -> None:
+        self._awaited.pop(batch.producer_id, None)
+        if len(self._awaited) >= MAX_AWAITED:
+            del self._awaited[next(iter(self._awaited))]
+        sequence = batch.base_sequence
+        self._awaited[batch.producer_id] = _Awaited(batch.producer_epoch, sequence, sequence, error.anew())
+        self.is_of_use = True
 
     def check_first(self, batch: BatchHeader, known: Container[int]) -> None:
         """Raises for a batch that would be the first of its producer here, and may not be."""
@@ -65,34 +98,73 @@ class TurnedAway:
         if self._by_another is not None:
             raise self._by_another.anew()
         awaited = self._of(batch)
-        if awaited is not None and awaited.base_sequence != batch.base_sequence:
-            raise awaited.error.anew()
+        if awaited is not None and awaited.first_sequence != batch.base_sequence:
+            raise self._behind(batch, awaited)
 
     def instead_of(self, batch: BatchHeader, error: BrokerError) -> BrokerError:
         """What a batch is refused with that the log did not take."""
         if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return error
         awaited = self._of(batch)
-        instead = awaited.error if awaited is not None else self._by_another
-        return instead.anew() if instead is not None else error
+        if awaited is not None:
+            return self._behind(batch, awaited)
+        return self._by_another.anew() if self._by_another is not None else error
+
+    def _behind(self, batch: BatchHeader, awaited: _Awaited) -> BrokerError:
+        """It has to come again, too, before another may be out of order."""
+        if is_before(awaited.last_sequence, batch.base_sequence):
+            awaited.last_sequence = batch.base_sequence
+        return awaited.error.anew()
 
     def came(self, batch: BatchHeader) -> None:
-        self._awaited.pop(batch.producer_id, None)
+        awaited = self._awaited.get(batch.producer_id)
+        if awaited is None or awaited.producer_epoch > batch.producer_epoch:
+            return
+        if awaited.producer_epoch < batch.producer_epoch or not is_before(batch.base_sequence, awaited.last_sequence):
+            del self._awaited[batch.producer_id]
 
     def forget_old(self, now_ms: int) -> None:
         """To be asked from time to time while it is of use."""
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        elif now_ms - self._since_ms >= AWAITED_MS:
-            self._awaited.clear()
-            self._by_another = None
-            self.is_of_use = False
+        if self._by_another is not None:
+            if self._led_since_ms is None:
+                self._led_since_ms = now_ms
+            elif now_ms - self._led_since_ms >= AWAITED_MS:
+                self._by_another = None
+        for producer_id, awaited in list(self._awaited.items()):
+            if awaited.since_ms is None:
+                awaited.since_ms = now_ms
+            elif now_ms - awaited.since_ms >= AWAITED_MS:
+                del self._awaited[producer_id]
+        self.is_of_use = bool(self._awaited) or self._by_another is not None
 
     def _of(self, batch: BatchHeader) -> _Awaited | None:
         awaited = self._awaited.get(batch.producer_id)
         return awaited if awaited is not None and awaited.producer_epoch == batch.producer_epoch else None
 
-    def _begin(self) -> None:
-        """Forgets all at once, long enough after the last."""
-        self._since_ms = None
-        self.is_of_use = bool(self._awaited) or self._by_another is not None
+
+class Missed:
+    """Batches for partitions that could not be found: others know of a leader before it has its log."""
+
+    __slots__ = ("_batches_count", "_turned_away")
+
+    def __init__(self) -> None:
+        # By what stands in a request: a topic's name or id, and a partition.
+        self._turned_away: dict[tuple[bytes, int], TurnedAway] = {}
+        self._batches_count = 0
+
+    def told(self, name_or_id: bytes, index: int, batch: BatchHeader, error: BrokerError) -> None:
+        if batch.producer_id < 0 or batch.base_sequence < 0:
+            return
+        turned_away = self._turned_away.setdefault((name_or_id, index), TurnedAway())
+        before = len(turned_away)
+        turned_away.told(batch, error)
+        self._batches_count += len(turned_away) - before
+        while self._batches_count > MAX_MISSED_BATCHES:
+            self._batches_count -= len(self._turned_away.pop(next(iter(self._turned_away))))
+
+    def of(self, name: bytes, topic_id: bytes, index: int) -> list[TurnedAway]:
+        """What was told of one, which can be found now."""
+        found = [self._turned_away.pop((each, index), None) for each in (name, topic_id)]
+        missed = [each for each in found if each is not None]
+        self._batches_count -= sum(map(len, missed))
+        return missed

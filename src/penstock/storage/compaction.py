@@ -155,7 +155,8 @@ class Cleaning:
 
     def _is_wanted(self) -> bool:
         log = self._log
-        return not log.is_deleted and log.generation == self._generation and log.config.is_compacted
+        is_here = not log.is_deleted and not log.is_being_cut and log.generation == self._generation
+        return is_here and log.config.is_compacted
 
     def _paused(self, size: int) -> None:
         """In the thread."""

@@ -72,6 +72,14 @@ class DuplicateBatch(Exception):
         self.timestamp = original.timestamp
 
 
+class RepeatedBatch(BrokerError):
+    """Appended before, too long ago to know where: below `before_offset`. Clients take it for the success it is."""
+
+    def __init__(self, text: str, before_offset: int) -> None:
+        super().__init__(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, text)
+        self.before_offset = before_offset
+
+
 class Producers:
     __slots__ = ("entries", "transactions")
 
@@ -272,9 +280,8 @@ def _check(entry: ProducerEntry, header: BatchHeader, base_sequence: int, last_s
             f"{producer} sent {base_sequence} in this transaction, which an earlier one had; {expected} comes next",
         )
     if _was_appended(entry, base_sequence, last_sequence, expected):
-        raise BrokerError(
-            ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"{producer}: {base_sequence} to {last_sequence} were appended before"
-        )
+        text = f"{producer}: {base_sequence} to {last_sequence} were appended before"
+        raise RepeatedBatch(text, entry.batches[0].base_offset)
     raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{producer} sent {base_sequence}, expected {expected}")
 
 
@@ -303,6 +310,11 @@ def _is_of_open_transaction(entry: ProducerEntry, batch: AppendedBatch) -> bool:
     not known, it aborts and takes a new epoch.
     """
     return 0 <= entry.current_txn_first_offset <= batch.base_offset
+
+
+def is_before(sequence: int, other: int) -> bool:
+    """In the order in which a producer numbers its records, which begins anew at the end of the circle."""
+    return 0 < (other - sequence) & MAX_SEQUENCE <= _HALF_CIRCLE
 
 
 def _was_appended(entry: ProducerEntry, base_sequence: int, last_sequence: int, expected: int) -> bool:
