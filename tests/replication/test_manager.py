@@ -21,14 +21,14 @@ from penstock.controller.commands import (
 )
 from penstock.core.config import BrokerConfig
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import BrokerId, TopicPartition
+from penstock.core.ids import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
 from penstock.metadata.image import ClusterImage, difference
 from penstock.protocol.batch import place, read_header
 from penstock.protocol.records import Record, build_batch
 from penstock.replication.follower import Truncate
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
-from penstock.replication.turned_away import MAX_MISSED_BATCHES, Missed
+from penstock.replication.turned_away import AWAITED_MS, MAX_MISSED_BATCHES, Missed
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup, spawn
@@ -393,9 +393,14 @@ async def test_given_a_batch_for_a_topic_that_is_not_here_yet_when_it_is_then_th
 
 def test_given_batches_without_end_for_topics_that_never_come_then_few_are_kept() -> None:
     missed, error = Missed(), BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
-    for number in range(2 * MAX_MISSED_BATCHES):
-        missed.told(b"%d" % (number // 100), 0, read_header(a_numbered_batch(0, producer_id=number)), error)
+    batches = [read_header(a_numbered_batch(0, producer_id=number)) for number in range(2 * MAX_MISSED_BATCHES)]
 
-    kept = [len(each) for number in range(200 * 100) for each in missed.of(b"%d" % number, bytes(16), 0)]
-    assert sum(kept) == MAX_MISSED_BATCHES
+    for at, batch in enumerate(batches):
+        missed.told(b"%d" % (at // 100), 0, batch, error, now_ms=0)
+    missed.told(b"x" * (MAX_TOPIC_NAME_LENGTH + 1), 0, batches[0], error, now_ms=0)
+    kept = {at: len(each) for at in range(200) for each in missed.of(b"%d" % at, bytes(16), 0, now_ms=0)}
+    assert kept == dict.fromkeys(range(100, 200), 100)
     assert not missed._turned_away and not missed._batches_count
+
+    missed.told(b"orders", 0, batches[0], error, now_ms=0)
+    assert missed.of(b"orders", bytes(16), 0, now_ms=AWAITED_MS) == []

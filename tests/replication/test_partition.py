@@ -608,6 +608,17 @@ async def test_given_producers_without_end_that_are_turned_away_then_each_is_for
     assert len(turned_away) == 1
 
 
+async def test_given_a_producer_that_was_forgotten_for_others_when_its_next_batch_comes_then_it_is_not_the_first(
+    tmp_path: Path, files: Files
+) -> None:
+    partition, told = a_partition_no_longer_led(tmp_path, files), Told()
+    for number in range(MAX_AWAITED + 1):
+        assert outcome_of(partition, told, 1_000 + number, 5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition.lead(a_sole_replica(LEADER, leader_epoch=2), {}, lag_max_ms=30_000, now_ms=0)
+
+    assert outcome_of(partition, told, 1_000, 6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_given_a_leader_that_turns_others_away_all_the_time_then_it_is_new_for_half_a_minute_only(
     tmp_path: Path, files: Files
 ) -> None:
@@ -635,10 +646,12 @@ async def test_given_a_batch_older_than_the_window_when_it_comes_again_then_that
     for sequence in range(6):
         append(partition, told, sequence, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=sequence)
     append(partition, told, 10, acks=ACKS_ALL, producer_id=7, producer_epoch=0, base_sequence=0)
+    cut_anew = build_batch([Record(None, b"value", (), 1)] * 2, producer_id=7, producer_epoch=0, base_sequence=4)
+    partition.append(memoryview(cut_anew), read_header(cut_anew), ACKS_ALL, 0, 1e15, told, 11)
     partition._write()
     assert told.outcomes == {}
 
     partition.fetched_by(OTHER, 1, 5, now_ms=0)
     assert told.outcomes == {sequence: sequence for sequence in range(5)}
     partition.fetched_by(OTHER, 1, 6, now_ms=0)
-    assert told.outcomes[10] is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert told.outcomes[10] is told.outcomes[11] is ErrorCode.DUPLICATE_SEQUENCE_NUMBER

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import BrokerError, ErrorCode
-from penstock.core.ids import TopicPartition
+from penstock.core.ids import BrokerId, TopicPartition
 from penstock.core.internal_topics import GROUP_OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from penstock.metadata.image import PartitionImage
 from penstock.net.channel import Channel
@@ -54,6 +54,7 @@ TIMEOUT_MS = 1_500
 # Above what the controller gives to those who ask, as transactions do.
 NEVER_ALLOCATED = 1 << 40
 PAUSE_S = (0.01, 0.5)
+MAX_UNDER_WAY = 5
 
 _R = TypeVar("_R", bound=Response)
 
@@ -66,6 +67,7 @@ class Client:
         self.cluster = cluster
         self.is_wanted = True
         self._channels: dict[str, Channel] = {}
+        self._opening = asyncio.Lock()
         self._views: dict[TopicPartition, PartitionImage] = {}
 
     async def run(self) -> None:
@@ -88,15 +90,21 @@ class Client:
         """Raises BrokerError when there is no answer."""
         channel = self._channels.get(host)
         if channel is None or not channel.is_open:
-            channel = self._channels[host] = await self.cluster.network.open_channel(
-                self.name, self.process, (host, CLIENT_PORT), timeout_ms=TIMEOUT_MS
-            )
+            async with self._opening:  # what is asked at the same time goes one way, in this order
+                channel = self._channels.get(host)
+                if channel is None or not channel.is_open:
+                    channel = self._channels[host] = await self.cluster.network.open_channel(
+                        self.name, self.process, (host, CLIENT_PORT), timeout_ms=TIMEOUT_MS
+                    )
         body = await channel.request(request, version, timeout_ms=TIMEOUT_MS)
         return response.decode(body, version)
 
 
 class Producer(Client):
     """Writes one batch after the other, each until it is acknowledged. With acks=1 it promises nothing."""
+
+    # A batch may come again after five others.
+    may_be_old = False
 
     def __init__(
         self, name: str, cluster: SimulatedCluster, where: TopicPartition, number: int, acks: int = -1
@@ -110,14 +118,17 @@ class Producer(Client):
 
     async def run(self) -> None:
         while self.is_wanted:
-            values = [b"%s:%d" % (self.name.encode(), self.sequence + at) for at in range(self.luck.randint(1, 3))]
+            values = self.next_values()
             await self.write(values)
             self.sequence += len(values)
             await self.pause()
 
+    def next_values(self) -> list[bytes]:
+        return [b"%s:%d" % (self.name.encode(), self.sequence + at) for at in range(self.luck.randint(1, 3))]
+
     async def write(self, values: list[bytes]) -> None:
         while self.is_wanted or self.acks == -1:
-            offset = await self.attempt(values)
+            offset = await self.attempt(self.sequence, values)
             if offset is not None:
                 self.acknowledged += 1
                 if self.acks == -1:
@@ -129,16 +140,20 @@ class Producer(Client):
                 return
             await self.pause()
 
-    async def attempt(self, values: list[bytes]) -> int | None:
+    async def attempt(self, sequence: int, values: list[bytes]) -> int | None:
         """The offset; None when it has to be tried again."""
         state = self.view(self.where)
         if state is None or state.leader is None:
             return None
+        return await self.send(state.leader, sequence, values)
+
+    async def send(self, leader: BrokerId, sequence: int, values: list[bytes]) -> int | None:
+        """The offset, -1 if it is not known any more; None when it has to be tried again."""
         batch = build_batch(
             [Record(None, value, timestamp=self.cluster.now_ms()) for value in values],
             producer_id=self.producer_id,
             producer_epoch=0 if self.producer_id >= 0 else -1,
-            base_sequence=self.sequence if self.producer_id >= 0 else -1,
+            base_sequence=sequence if self.producer_id >= 0 else -1,
         )
         data = PartitionProduceData(index=self.where.partition, records=memoryview(batch))
         request = ProduceRequest(
@@ -147,16 +162,70 @@ class Producer(Client):
             topic_data=[TopicProduceData(name=self.where.topic, partition_data=[data])],
         )
         try:
-            answer = await self.ask(host_of(state.leader), request, PRODUCE_VERSION, ProduceResponse)
+            answer = await self.ask(host_of(leader), request, PRODUCE_VERSION, ProduceResponse)
         except BrokerError:
             return None
         row = answer.responses[0].partition_responses[0]
         code = ErrorCode(row.error_code)
         if code is ErrorCode.NONE:
             return row.base_offset
+        if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self.may_be_old:
+            return -1
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            raise Violation(f"{self.name} has one batch under way, {self.sequence}, and is told {code.name}")
+            raise Violation(f"{self.name} is told {code.name} of {sequence}")
         return None
+
+
+class Pipeliner(Producer):
+    """Has several batches under way, as librdkafka has: one that is taken vouches for all before it. What is refused is
+    sent again when all are answered, in order.
+
+    It must never be told that one is out of order: librdkafka would send all of them again under new numbers.
+    """
+
+    may_be_old = True
+
+    def __init__(self, name: str, cluster: SimulatedCluster, where: TopicPartition, number: int) -> None:
+        super().__init__(name, cluster, where, number)
+        self.written: list[bytes] = []
+
+    async def run(self) -> None:
+        unheard: list[tuple[int, list[bytes]]] = []
+        while self.is_wanted or unheard:
+            while self.is_wanted and len(unheard) < MAX_UNDER_WAY:
+                values = self.next_values()
+                unheard.append((self.sequence, values))
+                self.sequence += len(values)
+                self.written += values
+            taken = await self._taken(unheard)
+            self.acknowledged += taken
+            del unheard[:taken]
+            await self.pause()
+
+    async def _taken(self, batches: list[tuple[int, list[bytes]]]) -> int:
+        """How many of them need not be sent again."""
+        state = self.view(self.where)
+        if state is None or state.leader is None:
+            return 0
+        offsets = await asyncio.gather(*(self.send(state.leader, *each) for each in batches))
+        taken = 0
+        for count, ((sequence, values), offset) in enumerate(zip(batches, offsets, strict=True), 1):
+            if offset is None:
+                continue
+            taken = count
+            if offset >= 0:
+                self.cluster.trace(f"{self.name} was told that {sequence} is at {offset}")
+                self.cluster.checker.was_acknowledged(self.where, offset, values)
+        if taken:
+            self.cluster.look()
+        return taken
+
+    def check(self, values: list[bytes]) -> None:
+        """In the end: what it wrote, in order."""
+        found = [value for value in values if value.startswith(self.name.encode())]
+        if found != self.written:
+            lost, strange = set(self.written) - set(found), set(found) - set(self.written)
+            raise Violation(f"of {self.name} are lost {lost}, strange {strange}, and else in another order")
 
 
 class Consumer(Client):

@@ -20,7 +20,7 @@ from penstock.metadata.image import EMPTY_IMAGE, ClusterImage, PartitionImage
 from penstock.replication.partition import Partition
 from tests.simulation.broker import SimulatedBroker, host_of
 from tests.simulation.checker import Checker, Violation
-from tests.simulation.clients import Client, Committer, Producer, Transactor
+from tests.simulation.clients import Client, Committer, Pipeliner, Producer, Transactor
 from tests.simulation.disk import Disk, simulated_system
 from tests.simulation.loop import NothingHappens, Process, ProcessState, SimulatedLoop
 from tests.simulation.network import Network
@@ -330,6 +330,9 @@ class SimulatedCluster:
             values = self.checker.final(self.running(), where)
             if where.topic not in INTERNAL_TOPICS:
                 self._no_duplicates(where, values)
+            for client in self.clients:
+                if isinstance(client, Pipeliner) and client.where == where:
+                    client.check(values)
         for client in self.clients:
             if isinstance(client, Transactor):
                 client.check(self.running()[0])

@@ -16,7 +16,7 @@ from penstock.controller.commands import ElectionType, ElectLeaders
 from penstock.core.errors import BrokerError
 from penstock.core.internal_topics import GROUP_OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.simulation.broker import SimulatedBroker, host_of
-from tests.simulation.clients import Committer, Consumer, Producer, Transactor
+from tests.simulation.clients import Committer, Consumer, Pipeliner, Producer, Transactor
 from tests.simulation.cluster import BROKERS, CACHED, FLUSHED, OTHER, SimulatedCluster
 
 DEFAULT_EVENTS = 400
@@ -69,7 +69,7 @@ class _Misfortunes:
     def _add_clients(self) -> None:
         cluster = self._cluster
         cluster.add(Producer("first", cluster, FLUSHED, 1))
-        cluster.add(Producer("second", cluster, FLUSHED, 2))
+        cluster.add(Pipeliner("second", cluster, FLUSHED, 2))
         cluster.add(Producer("noise", cluster, FLUSHED, 3, acks=1))
         cluster.add(Consumer("reader", cluster, FLUSHED))
         cluster.add(Committer("group", cluster, FLUSHED.topic))

@@ -126,7 +126,7 @@ async def a_leader_stands_still_past_its_lease(cluster: SimulatedCluster) -> Non
     await write(hasty, b"in time")
 
     cluster.loop.stop_process(leader.process)
-    late = cluster.loop.spawn(hasty.process, hasty.attempt([b"late"]))
+    late = cluster.loop.spawn(hasty.process, hasty.attempt(hasty.sequence, [b"late"]))
     await cluster.until(lambda: cluster.leader(FLUSHED) not in (None, leader), "another leads", patience_s=1.4)
     cluster.loop.continue_process(leader.process)
     offset = await late

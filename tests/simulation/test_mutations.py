@@ -17,6 +17,7 @@ from penstock.metadata.image import PartitionImage
 from penstock.replication.isr import Isr
 from penstock.replication.manager import ReplicaManager
 from penstock.replication.partition import Partition
+from penstock.replication.turned_away import TurnedAway
 from penstock.storage import producers
 from tests.simulation.checker import Violation
 from tests.simulation.faults import run_seed
@@ -84,6 +85,12 @@ def counts_what_is_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Isr, "_reported", boasting)
 
 
+def forgets_whom_it_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes behind a batch that was refused is out of order, or taken for the first of its producer."""
+    monkeypatch.setattr(TurnedAway, "check_first", lambda *_: None)
+    monkeypatch.setattr(TurnedAway, "instead_of", lambda self, batch, error: error)
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "put_in",
@@ -93,6 +100,7 @@ def counts_what_is_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(forgets_who_was_eligible, id="A6-unclean"),
         pytest.param(appends_a_repetition_again, id="C1"),
         pytest.param(counts_what_is_not_flushed, id="not-flushed"),
+        pytest.param(forgets_whom_it_turned_away, id="turned-away"),
     ],
 )
 def test_given_a_known_bug_when_simulated_then_it_is_found(

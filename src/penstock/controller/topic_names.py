@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 
 from penstock.core.errors import BrokerError, ErrorCode
-
-MAX_NAME_LENGTH = 249
+from penstock.core.ids import MAX_TOPIC_NAME_LENGTH
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -16,10 +15,10 @@ def check_topic_name(name: str) -> None:
     """Raises BrokerError (INVALID_TOPIC_EXCEPTION) with the reason."""
     if name in ("", ".", ".."):
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'"{name}" is not a topic name')
-    if len(name) > MAX_NAME_LENGTH:
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
         raise BrokerError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"a topic name has at most {MAX_NAME_LENGTH} characters, this one has {len(name)}",
+            f"a topic name has at most {MAX_TOPIC_NAME_LENGTH} characters, this one has {len(name)}",
         )
     if _LEGAL.fullmatch(name) is None:
         raise BrokerError(

@@ -13,6 +13,7 @@ ProducerId = NewType("ProducerId", int)
 TopicId = NewType("TopicId", bytes)
 
 NO_TOPIC_ID = TopicId(bytes(16))
+MAX_TOPIC_NAME_LENGTH = 249
 
 
 class TopicPartition(NamedTuple):

@@ -125,7 +125,7 @@ class ReplicaManager:
     def missed(self, name_or_id: bytes, index: int, batch: BatchHeader) -> None:
         """Somebody was told that a partition, named as in requests, is not here: its client may send that again."""
         earlier = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch came before this broker led")
-        self._missed.told(name_or_id, index, batch, earlier)
+        self._missed.told(name_or_id, index, batch, earlier, self._clock.monotonic_ms())
 
     def find_led(self, topic: str | TopicId, index: int) -> Partition:
         """`find`, and only what this broker leads: a follower's answer would be about a log that may yet be cut."""
@@ -409,7 +409,7 @@ class ReplicaManager:
         partitions[index] = partition
         # By now the image may say something else than when it was decided to open this partition.
         current = self._image.topics_by_id.get(topic.topic_id, topic)
-        for missed in self._missed.of(topic.name.encode(), topic.topic_id, index):
+        for missed in self._missed.of(topic.name.encode(), topic.topic_id, index, self._clock.monotonic_ms()):
             partition.missed(missed)
         self._take_role(partition, current.partitions[index])
 

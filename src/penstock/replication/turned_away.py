@@ -17,12 +17,13 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from penstock.core.errors import BrokerError, ErrorCode
+from penstock.core.ids import MAX_TOPIC_NAME_LENGTH
 from penstock.protocol.batch import BatchHeader
 from penstock.storage.producers import is_before
 
 # Clients try again much sooner than that.
 AWAITED_MS = 30_000
-# Of one partition; a client can make producer ids up. Those that were turned away first are forgotten for others.
+# Of one partition; a client can make producer ids up. From more on it is as if the leader were new.
 MAX_AWAITED = 1_000
 # Of all partitions that could not be found.
 MAX_MISSED_BATCHES = 10_000
@@ -52,7 +53,7 @@ class TurnedAway:
         # Whether any of this is to be asked at all: it seldom is, and appends are many.
         self.is_of_use = False
         self._awaited: dict[int, _Awaited] = {}
-        # What a leader that is new says instead.
+        # What is said instead where it is not known what was turned away.
         self._by_another: BrokerError | None = None
         self._led_since_ms: int | None = None
 
@@ -66,8 +67,9 @@ class TurnedAway:
 
     def led_anew(self, error: BrokerError | None) -> None:
         """`error`: somebody else may have turned batches away until now."""
-        self._by_another = error
-        self._led_since_ms = None
+        if error is None and len(self._awaited) >= MAX_AWAITED:
+            return  # some of them may have been forgotten
+        self._by_another, self._led_since_ms = error, None
         self.is_of_use = bool(self._awaited) or error is not None
 
     def told(self, batch: BatchHeader, error: BrokerError) -> BrokerError:
@@ -87,6 +89,7 @@ class TurnedAway:
         self._awaited.pop(batch.producer_id, None)
         if len(self._awaited) >= MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
+            self._by_another, self._led_since_ms = error.anew(), None
         sequence = batch.base_sequence
         self._awaited[batch.producer_id] = _Awaited(batch.producer_epoch, sequence, sequence, error.anew())
         self.is_of_use = True
@@ -148,23 +151,35 @@ class Missed:
     __slots__ = ("_batches_count", "_turned_away")
 
     def __init__(self) -> None:
-        # By what stands in a request: a topic's name or id, and a partition.
-        self._turned_away: dict[tuple[bytes, int], TurnedAway] = {}
+        # By what stands in a request: a topic's name or id, and a partition; and when. The oldest come first.
+        self._turned_away: dict[tuple[bytes, int], tuple[TurnedAway, int]] = {}
         self._batches_count = 0
 
-    def told(self, name_or_id: bytes, index: int, batch: BatchHeader, error: BrokerError) -> None:
-        if batch.producer_id < 0 or batch.base_sequence < 0:
+    def told(self, name_or_id: bytes, index: int, batch: BatchHeader, error: BrokerError, now_ms: int) -> None:
+        if batch.producer_id < 0 or batch.base_sequence < 0 or len(name_or_id) > MAX_TOPIC_NAME_LENGTH:
             return
-        turned_away = self._turned_away.setdefault((name_or_id, index), TurnedAway())
-        before = len(turned_away)
+        turned_away = self._taken((name_or_id, index)) or TurnedAway()
         turned_away.told(batch, error)
-        self._batches_count += len(turned_away) - before
-        while self._batches_count > MAX_MISSED_BATCHES:
-            self._batches_count -= len(self._turned_away.pop(next(iter(self._turned_away))))
+        self._turned_away[name_or_id, index] = turned_away, now_ms
+        self._batches_count += len(turned_away)
+        self._forget_old(now_ms)
 
-    def of(self, name: bytes, topic_id: bytes, index: int) -> list[TurnedAway]:
+    def of(self, name: bytes, topic_id: bytes, index: int, now_ms: int) -> list[TurnedAway]:
         """What was told of one, which can be found now."""
-        found = [self._turned_away.pop((each, index), None) for each in (name, topic_id)]
-        missed = [each for each in found if each is not None]
-        self._batches_count -= sum(map(len, missed))
-        return missed
+        self._forget_old(now_ms)
+        found = [self._taken((each, index)) for each in (name, topic_id)]
+        return [each for each in found if each is not None]
+
+    def _taken(self, key: tuple[bytes, int]) -> TurnedAway | None:
+        found = self._turned_away.pop(key, None)
+        if found is None:
+            return None
+        self._batches_count -= len(found[0])
+        return found[0]
+
+    def _forget_old(self, now_ms: int) -> None:
+        while self._turned_away:
+            oldest = next(iter(self._turned_away))
+            if self._batches_count <= MAX_MISSED_BATCHES and now_ms - self._turned_away[oldest][1] < AWAITED_MS:
+                return
+            self._taken(oldest)

@@ -73,7 +73,7 @@ class DuplicateBatch(Exception):
 
 
 class RepeatedBatch(BrokerError):
-    """Appended before, too long ago to know where: below `before_offset`. Clients take it for the success it is."""
+    """Appended before, where is not known any more: below `before_offset`. Clients take it for the success it is."""
 
     def __init__(self, text: str, before_offset: int) -> None:
         super().__init__(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, text)
@@ -281,7 +281,7 @@ def _check(entry: ProducerEntry, header: BatchHeader, base_sequence: int, last_s
         )
     if _was_appended(entry, base_sequence, last_sequence, expected):
         text = f"{producer}: {base_sequence} to {last_sequence} were appended before"
-        raise RepeatedBatch(text, entry.batches[0].base_offset)
+        raise RepeatedBatch(text, entry.batches[-1].last_offset + 1)
     raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{producer} sent {base_sequence}, expected {expected}")
 
 
