@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from penstock.cli.cluster_client import ClusterClient
+from penstock.controller.commands import ResourceType
 from penstock.core.errors import ErrorCode
 from penstock.protocol.messages.records import FetchResponse, PartitionData
-from tests.cluster.finding import create_topic_over, leader_of, states_of
+from tests.cluster.finding import all_are_known, create_topic_over, leader_of, states_of
 from tests.testkit import Cluster, RawClient, eventually
 from tests.testkit.asking import FETCH_VERSION, a_batch, fetch, fetch_request, produce, values_of
 
@@ -100,36 +104,80 @@ def test_given_librdkafka_with_a_rack_when_it_consumes_then_the_replica_there_se
     sent = [b"%d" % number for number in range(100)]
     for value in sent[:50]:
         write(cluster, topic_name, value)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": topic_name,
-            "client.rack": "south",
-            "auto.offset.reset": "error",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic_name, 0, 0)])
+    consumer = a_consumer_in_the_south(cluster, topic_name)
     received: list[bytes | None] = []
 
-    def has_received(count: int) -> bool:
-        message = consumer.poll(0.1)
-        if message is not None:
-            assert message.error() is None, message.error()
-            received.append(message.value())
-        return len(received) == count
-
-    eventually(lambda: has_received(50), 30)
+    eventually(lambda: has_read_on(consumer, received) and len(received) == 50, 30)
     assert bytes_out(cluster, 1, topic_name) == 0
     assert bytes_out(cluster, 2, topic_name) + bytes_out(cluster, 3, topic_name) > 0
     cluster[1].kill()
     eventually(lambda: states_of(cluster, topic_name)[0].leader_id in (2, 3), 20)
     for value in sent[50:]:
         write(cluster, topic_name, value)
-    eventually(lambda: has_received(100), 30)
+    eventually(lambda: has_read_on(consumer, received) and len(received) == 100, 30)
     consumer.close()
 
     assert received == sent
+
+
+def test_given_librdkafka_at_a_follower_that_falls_behind_when_it_catches_up_then_all_is_read_there_in_order(
+    tmp_path: Path, topic_name: str
+) -> None:
+    """Trap A12: what the follower has not yet is no reason to start over, nor to leave something out."""
+    # The throttle holds up whoever is not in sync; the session must outlast the pause.
+    settings = {"broker.session.timeout.ms": 60_000, "replica.lag.time.max.ms": 1_000, "replica.fetch.max.bytes": 1_000}
+    throttled = {(ResourceType.BROKER, "1"): {"leader.replication.throttled.rate": "1"}}
+    as_before = {(ResourceType.BROKER, "1"): {"leader.replication.throttled.rate": None}}
+    sent = [b"%0600d" % number for number in range(60)]
+    with Cluster.start(tmp_path, brokers=1, **{**settings, "broker.rack": "north"}) as cluster:
+        cluster.add(2, **{"broker.rack": "south"})
+        all_are_known(cluster)
+        create_topic_over(cluster, topic_name, (1, 2), **{"leader.replication.throttled.replicas": "*"})
+        admin = ClusterClient.of(cluster[1].bootstrap, timeout_s=10)
+        consumer = a_consumer_in_the_south(cluster, topic_name)
+        received: list[bytes | None] = []
+        for value in sent[:30]:
+            write(cluster, topic_name, value)
+        eventually(lambda: has_read_on(consumer, received) and len(received) == 30, 30)
+        os.kill(cluster[2].pid, signal.SIGSTOP)
+        admin.configure(throttled)
+        for value in sent[30:]:
+            write(cluster, topic_name, value)
+        os.kill(cluster[2].pid, signal.SIGCONT)
+        eventually(lambda: not has_read_on(consumer, received, 0.5), 30)
+        assert len(received) < 60
+        assert asked(cluster, 2, topic_name, 60).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+        admin.configure(as_before)
+
+        eventually(lambda: has_read_on(consumer, received) and len(received) == 60, 30)
+        consumer.close()
+        assert received == sent
+        assert bytes_out(cluster, 1, topic_name) == 0
+
+
+def a_consumer_in_the_south(cluster: Cluster, topic: str) -> Consumer:
+    """From the first record on. It fails rather than start over."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": topic,
+            "client.rack": "south",
+            "fetch.wait.max.ms": 100,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    return consumer
+
+
+def has_read_on(consumer: Consumer, received: list[bytes | None], timeout_s: float = 0.1) -> bool:
+    message = consumer.poll(timeout_s)
+    if message is not None:
+        assert message.error() is None, message.error()
+        received.append(message.value())
+    return message is not None
 
 
 def bytes_out(cluster: Cluster, broker_id: int, topic: str) -> float:

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,70 @@ def test_given_a_leader_that_is_told_to_stop_then_another_leads_before_it_is_gon
         write(cluster, topic_name, b"after")
         assert read(cluster, topic_name) == [b"before", b"after"]
         assert in_sync(cluster, topic_name) == [2, 3]
+
+
+def test_given_a_producer_that_never_stops_when_the_leader_is_told_to_stop_then_no_record_fails_or_comes_twice(
+    tmp_path: Path, topic_name: str
+) -> None:
+    """What was under way is neither lost nor taken for lost, and nobody waits for a session to end."""
+    with Cluster.start(tmp_path, brokers=3, **{"broker.session.timeout.ms": 60_000}) as cluster:
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic_name, replicas=ALL)
+        sent: list[bytes] = []
+        acknowledged: list[bytes] = []
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                acknowledged.append(message.value() or b"")
+            else:
+                failures.append(error)
+
+        patience = {"message.timeout.ms": 20_000, "linger.ms": 0}
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, **patience})
+
+        def keep_busy() -> None:
+            """So that some are always under way."""
+            while len(producer) < 100:
+                sent.append(b"%d" % len(sent))
+                producer.produce(topic_name, sent[-1], partition=0, on_delivery=delivered)
+            producer.poll(0.001)
+
+        with ThreadPoolExecutor(1) as pool:
+            while not acknowledged and not failures:
+                keep_busy()
+            stopped = pool.submit(cluster[1].stop)
+            while not stopped.done():
+                keep_busy()
+        stopped.result()
+
+        assert producer.flush(20) == 0
+        assert failures == []
+        assert read(cluster, topic_name) == acknowledged == sent
+
+
+def test_given_a_first_replica_that_came_back_when_it_is_elected_then_it_leads_again_at_once(
+    tmp_path: Path, topic_name: str
+) -> None:
+    settings = {"auto.leader.rebalance.enable": "false"}
+    with Cluster.start(tmp_path, brokers=2, **settings) as cluster:
+        with RawClient(cluster[1].address) as client:
+            create_topic_on(client, topic_name, replicas=(2, 1))
+        write(cluster, topic_name, b"before")
+        cluster[2].stop()
+        write(cluster, topic_name, b"meanwhile")
+        cluster[2].restart()
+        eventually(lambda: in_sync(cluster, topic_name) == [1, 2], 20)
+        assert leader_of(cluster, topic_name) == 1
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        wanted = TopicPartition(topic_name, 0)
+
+        answer = admin.elect_leaders(ElectionType.PREFERRED, [wanted]).result(10)
+
+        assert answer[wanted] is None
+        eventually(lambda: leader_of(cluster, topic_name) == 2)
+        write(cluster, topic_name, b"after")
+        assert read(cluster, topic_name) == [b"before", b"meanwhile", b"after"]
 
 
 def test_given_a_first_replica_that_came_back_when_asked_or_after_a_while_then_it_leads_again(

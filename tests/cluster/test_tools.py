@@ -9,9 +9,11 @@ from pathlib import Path
 
 from penstock.cli.cluster_client import ClusterClient
 from penstock.controller.commands import ResourceType
+from penstock.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tests.cli.conftest import QuickTools, Tools
 from tests.cluster.finding import a_pair, all_are_known, controller_of, create_topic_over, stored, write_to_leader
-from tests.testkit import Cluster, eventually
+from tests.testkit import Cluster, RawClient, eventually
+from tests.testkit.asking import a_batch, produce
 
 # So long that it cannot end while a test looks at a broker that is dead and has its session still.
 LONG_SESSION_MS = 60_000
@@ -185,6 +187,31 @@ def test_given_a_leader_that_has_died_when_a_topic_is_described_then_what_is_kno
         assert [row[-2:] for row in rows()] == [["-", "-"], ["0", "0"]]
         document = json.loads(tools.output("topic", "describe", topic_name, "--json"))
         assert [each["end_offset"] for each in document[0]["partitions"]] == [None, 0]
+
+
+def test_given_replicas_on_several_brokers_when_each_is_asked_for_its_log_dirs_then_all_it_holds_is_there_led_or_not(
+    tmp_path: Path, topic_name: str
+) -> None:
+    alone, shared = f"{topic_name}-alone", f"{topic_name}-shared"
+    with a_pair(tmp_path, alone) as cluster:
+        create_topic_over(cluster, shared, (1, 2), (2, 1))
+        batch = a_batch(b"x" * 1_000)
+        with RawClient(cluster[1].address) as client:
+            assert produce(client, shared, batch).error_code == 0  # when both have it
+
+        def held(broker_id: int) -> dict[tuple[str, int], int]:
+            with RawClient(cluster[broker_id].address) as client:
+                request = DescribeLogDirsRequest(topics=None)
+                (directory,) = client.exchange(request, 4, DescribeLogDirsResponse).results
+            assert (directory.error_code, directory.log_dir) == (0, str(cluster[broker_id].data))
+            return {
+                (topic.name, each.partition_index): each.partition_size
+                for topic in directory.topics
+                for each in topic.partitions
+            }
+
+        assert held(1) == {(shared, 0): len(batch), (shared, 1): 0, (alone, 0): 0}
+        assert held(2) == {(shared, 0): len(batch), (shared, 1): 0, (alone, 1): 0}
 
 
 def test_given_a_lost_broker_with_the_only_replica_of_a_partition_then_it_is_named_and_draining_it_is_refused(

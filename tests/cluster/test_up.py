@@ -27,19 +27,23 @@ from penstock.protocol.messages.cluster import (
 )
 from penstock.runtime.stop_signals import TOGETHER_S
 from penstock.server.supervisor import LONGEST_PAUSE_S, SETTLED_AFTER_S, ClusterPlan, Pauses
-from tests.cli.conftest import Tools
+from tests.cli.conftest import QuickTools, Tools
 from tests.testkit import RawClient, eventually, lasting_port
 from tests.testkit.up import Up
 
 pytestmark = pytest.mark.xdist_group("up")  # its tests share a cluster
 
 SESSION_MS = 1_000
+HOST = "127.0.0.2"
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Three brokers, of which a test may harm one if it waits until all are back."""
-    settings = ["--set", f"broker.session.timeout.ms={SESSION_MS}", "--set", "num.partitions=5"]
+    """Three brokers, of which a test may harm one if it waits until all are back. Ctrl-C ends them.
+
+    They are on another address than the default.
+    """
+    settings = ["--host", HOST, "--set", f"broker.session.timeout.ms={SESSION_MS}", "--set", "num.partitions=5"]
     with Up.start(tmp_path_factory.mktemp("up"), "--brokers", "3", *settings) as up:
         yield up
 
@@ -49,23 +53,33 @@ def address_of(broker: dict[str, Any]) -> tuple[str, int]:
     return host, int(port)
 
 
-def known_to(broker: dict[str, Any]) -> dict[int, int]:
-    """The brokers that a client is told of, and their ports."""
+def known_to(broker: dict[str, Any]) -> dict[int, tuple[str, int]]:
+    """The brokers that a client is told of, and their addresses."""
     with RawClient(address_of(broker)) as client:
         answer = client.exchange(DescribeClusterRequest(), 1, DescribeClusterResponse)
-    return {each.broker_id: each.port for each in answer.brokers}
+    return {each.broker_id: (each.host, each.port) for each in answer.brokers}
 
 
 def test_given_three_brokers_then_the_ready_file_names_all_and_each_knows_the_others(shared: Up) -> None:
     brokers = shared.brokers()
 
-    ports = {broker["node_id"]: address_of(broker)[1] for broker in brokers}
-    assert sorted(ports) == [1, 2, 3]
-    eventually(lambda: all(known_to(broker) == ports for broker in brokers))
+    addresses = {broker["node_id"]: address_of(broker) for broker in brokers}
+    assert sorted(addresses) == [1, 2, 3]
+    eventually(lambda: all(known_to(broker) == addresses for broker in brokers))
     for broker in brokers:
         with urlopen(f"http://{broker['http']}/readyz", timeout=10) as answer:
             assert answer.status == 200
         assert (shared.data / f"broker-{broker['node_id']}" / "meta.properties").exists()
+
+
+def test_given_a_host_then_all_brokers_are_there_and_serve_clients(shared: Up, topic_name: str) -> None:
+    brokers = shared.brokers()
+    tools = QuickTools(brokers[0]["kafka"])
+
+    tools.output("produce", topic_name, stdin=b"a\nb\n")
+
+    assert tools.lines("consume", topic_name, "--from-beginning") == ["a", "b"]
+    assert {each[name].rpartition(":")[0] for each in brokers for name in ("kafka", "http")} == {HOST}
 
 
 def test_given_three_brokers_then_all_they_say_comes_as_lines_that_begin_with_a_name(shared: Up) -> None:

@@ -316,6 +316,30 @@ async def test_given_a_topic_that_wants_two_in_sync_when_it_has_one_replica_or_g
     files.close()
 
 
+async def test_given_a_batch_that_waits_when_too_few_stay_in_sync_then_its_producer_is_told_and_may_send_it_again(
+    tmp_path: Path,
+) -> None:
+    files = Files(2, "test")
+    partition, told = a_partition(tmp_path / "orders-0", files, flush_messages=NEVER), Told()
+    partition.configure(topic_config({"flush.messages": str(NEVER), "min.insync.replicas": "2"}, BrokerConfig()))
+    both = a_partition_on(LEADER, OTHER, leader_epoch=1)
+    partition.lead(both, {OTHER: 6}, lag_max_ms=30_000, now_ms=0)
+    append(partition, told, 0, acks=ACKS_ALL, producer_id=9, producer_epoch=0, base_sequence=0)
+    partition._write()
+    assert told.outcomes == {}
+
+    partition.lead(replace(both, isr=(LEADER,), partition_epoch=1), {OTHER: 6}, lag_max_ms=30_000, now_ms=0)
+
+    assert told.outcomes == {0: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+    assert (partition.log.log_end_offset, partition.high_watermark.offset) == (1, 0)
+    partition.lead(replace(both, partition_epoch=2), {OTHER: 6}, lag_max_ms=30_000, now_ms=0)
+    append(partition, told, 1, acks=ACKS_ALL, producer_id=9, producer_epoch=0, base_sequence=0)
+    partition._write()
+    partition.fetched_by(OTHER, broker_epoch=6, offset=1, now_ms=0)
+    assert (told.outcomes[1], partition.log.log_end_offset) == (0, 1)
+    files.close()
+
+
 async def test_given_a_leader_past_its_session_when_a_follower_fetches_and_has_nothing_to_say_then_it_goes_on(
     tmp_path: Path,
 ) -> None:

@@ -12,9 +12,27 @@ from urllib.request import urlopen
 import pytest
 
 from penstock.core.errors import ErrorCode
-from penstock.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from penstock.metadata.records import PARTITIONS_PREFIX, TOPICS_PREFIX
+from penstock.protocol.messages.records import ProduceResponse
+from penstock.protocol.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from tests.testkit import Broker, RawClient, eventually
-from tests.testkit.asking import a_batch, create_topic, fetch, produce, values_of
+from tests.testkit.asking import (
+    PRODUCE_VERSION,
+    a_batch,
+    create_topic,
+    create_usable_topic,
+    fetch,
+    produce,
+    produce_request,
+    values_of,
+)
 from tests.testkit.broker_process import BrokerDied
 from tests.testkit.etcd import EtcdCluster
 
@@ -48,6 +66,31 @@ def test_given_a_topic_on_etcd_when_the_broker_restarts_then_topic_and_records_a
         produce(client, topic_name, a_batch(b"after"))
         assert values_of(fetch(client, topic_name, 0)) == [b"before", b"after"]
     assert not (etcd_broker.data / "metadata.db").exists()
+
+
+def test_given_more_partitions_than_a_transaction_of_etcd_has_operations_then_all_are_usable_and_all_are_deleted(
+    etcd: EtcdCluster, etcd_broker: Broker, topic_name: str
+) -> None:
+    """etcd takes 128, and the topic is there as a whole or not at all."""
+    partitions = 300
+    prefix = etcd_broker.arguments[1].rpartition("/")[2]
+
+    def keys() -> list[str]:
+        return [key for key in etcd.values(prefix) if key.startswith((TOPICS_PREFIX, PARTITIONS_PREFIX))]
+
+    with RawClient(etcd_broker.address) as client:
+        create_usable_topic(client, topic_name, partitions)
+        request = produce_request(topic_name, {each: a_batch(b"%d" % each) for each in range(partitions)})
+        (written,) = client.exchange(request, PRODUCE_VERSION, ProduceResponse).responses
+        assert [row.error_code for row in written.partition_responses] == [0] * partitions
+        assert len(keys()) == 1 + partitions
+
+        doomed = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic_name)], timeout_ms=10_000)
+        (deleted,) = client.exchange(doomed, 6, DeleteTopicsResponse).responses
+
+        assert deleted.error_code == 0
+        assert keys() == []
+    eventually(lambda: not list(etcd_broker.data.glob(f"{topic_name}-*")), 20, "files are left")
 
 
 def test_given_a_lost_quorum_when_used_then_records_flow_and_changes_are_refused_until_it_is_back(

@@ -9,7 +9,7 @@ import pytest
 from tests.storage.conftest import NewLog
 from tests.storage.kit import NOW_MS, a_batch, append, files, flush, headers, records, reopen, stage
 
-from penstock.protocol.batch import read_header, seal, split
+from penstock.protocol.batch import place, read_header, seal, split
 from penstock.storage import producer_snapshot, scan
 from penstock.storage.log import DuplicateBatch, Log
 
@@ -228,6 +228,51 @@ def test_given_a_bad_batch_in_an_older_segment_when_opened_then_no_later_segment
     later = {segment.base_offset for segment in log.segments[2:]}
     assert not [name for name in files(log.directory) if name[:20].isdigit() and int(name[:20]) in later]
     assert append(again, a_batch(producer=(1, 0, 0))) == again.log_end_offset - 1
+
+
+@pytest.mark.parametrize("is_next_empty", [False, True])
+@pytest.mark.parametrize("is_flushed_before", [False, True])
+def test_given_a_power_cut_that_took_the_end_of_a_segment_and_left_the_next_when_opened_then_there_is_no_hole(
+    new_log: NewLog, is_flushed_before: bool, is_next_empty: bool
+) -> None:
+    """Found by the simulation: who sent again what was lost in the hole was told that it is there."""
+    log = new_log(segment_bytes=600)
+    while is_flushed_before and len(log.segments) < 3:
+        append(log, a_batch(2, value=b"before", producer=(9, 0, log.log_end_offset)))
+        flush(log)
+    count = len(log.segments)
+    while len(log.segments) < count + 1:
+        append(log, a_batch(2, value=b"never flushed", producer=(9, 0, log.log_end_offset)))
+    torn, left = log.segments[-2:]
+    last = list(split(Path(torn.path).read_bytes()))[-1][0]
+    os.truncate(torn.path, last)
+    if is_next_empty:
+        os.truncate(left.path, 0)
+
+    again = reopen(log, clean=False, recovery_point=0)
+
+    assert again.segments[-1].base_offset == torn.base_offset
+    assert [each.offset for each in records(again)] == list(range(again.log_end_offset))
+    assert again.log_end_offset == left.base_offset - 2
+    assert again.recovery_report is not None
+    assert again.recovery_report.is_torn, "nothing of it was ever said to be on disk"
+    assert append(again, a_batch(2, producer=(9, 0, again.log_end_offset))) == left.base_offset - 2
+
+
+def test_given_gaps_of_compaction_between_segments_when_opened_then_they_are_kept(new_log: NewLog) -> None:
+    """A follower has gaps from its leader, and may begin a segment behind one; the cleaner makes others."""
+    log = new_log(segment_bytes=400, is_compacted=True)
+    for base_offset in range(0, 100, 10):
+        batch = a_batch(2, value=b"value" * 10)
+        place(batch, 0, base_offset, 0)
+        log.append_replicated(memoryview(batch), 0, NOW_MS)
+    assert len(log.segments) > 3
+
+    assert reopen(log, clean=False, recovery_point=0).log_end_offset == 92
+    flush(log)
+    cleaned = log.segments[1]
+    os.truncate(cleaned.path, list(split(Path(cleaned.path).read_bytes()))[-1][0])
+    assert reopen(log, clean=False, recovery_point=0).log_end_offset == 92
 
 
 def test_given_a_segment_inside_another_when_opened_then_it_and_what_follows_it_goes(new_log: NewLog) -> None:

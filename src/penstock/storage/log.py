@@ -260,7 +260,9 @@ class Log(ReadableLog):
             if self._staged_aborts:
                 self._index_aborts(done)
             while done < len(staged):
-                self._roll(staged[done].base_offset, self.producers.before(staged[done:]))
+                # Not where the batch begins: after a power cut a gap between segments is one that was torn.
+                end_offset = staged[done - 1].last_offset + 1 if done else self._savepoint_end_offset
+                self._roll(end_offset, self.producers.before(staged[done:]))
                 done = self._active.append(staged, done, self.config, self._now_ms, whole)
                 if self._staged_aborts:
                     self._index_aborts(done)

@@ -6,6 +6,10 @@ follows the one before, and the log is cut at the first that has not. Indexes, p
 epochs of what was read are made anew. What lies below the recovery point was flushed before it was recorded, and is not
 doubted.
 
+Files reach the disk in any order: a power cut may take the end of one segment, and leave the next. So the log ends
+where a segment does not begin with the offset after the last, unless a snapshot of the producers says that all below it
+was there.
+
 Everything here blocks and runs in threads, one log at a time.
 """
 
@@ -237,10 +241,11 @@ class _Repair:
             self._now_ms,
         )  # fmt: skip
         end_offset = start_offset
+        flushed_offset = self._flushed_offset()
         kept = len(before)
         following = [segment.base_offset for segment in self._segments[first + 1 :]]
         for segment, following_base_offset in zip(self._segments[first:], [*following, None], strict=True):
-            if segment.base_offset < end_offset:
+            if segment.base_offset < end_offset or segment.base_offset > max(end_offset, flushed_offset):
                 break
             self._producers_at_active = dict(self._producers.entries)
             whole, end_offset = self._scan(segment, following_base_offset)
@@ -248,6 +253,14 @@ class _Repair:
             if not whole:
                 break
         return self._result(log_start_offset, first, kept, end_offset, snapshots)
+
+    def _flushed_offset(self) -> int:
+        """Below it everything was on disk once: a snapshot is written when what lies below it has been flushed.
+
+        Where somebody has removed them all, a gap may be one of compaction, but in front of the last segment.
+        """
+        snapshots = self._listing.snapshot_offsets or [segment.base_offset for segment in self._segments[-2:-1]]
+        return max([self._report.recovery_point, *snapshots])
 
     def _load_epochs(self, before: Sequence[Segment]) -> None:
         try:
@@ -303,7 +316,7 @@ class _Repair:
             checkpoints.write_damage(self._directory)
 
     def _result(self, log_start_offset: int, first: int, kept: int, end_offset: int, snapshots: list[int]) -> OpenedLog:
-        if kept < len(self._segments):
+        if kept < len(self._segments) and self._segments[kept].base_offset <= self._flushed_offset():
             self._found_damage()
         for segment in self._segments[kept:]:
             self._report.removed_segments += 1
