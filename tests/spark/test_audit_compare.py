@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -112,6 +113,19 @@ def test_given_what_retention_took_and_what_is_not_archived_yet_when_audited_the
         "40 offsets are not archived yet",
         "1 offsets have no record, from before what the broker has: 30",
     )
+
+
+def test_given_offsets_that_were_deleted_before_they_were_archived_when_audited_then_they_are_a_difference() -> None:
+    kept = {Zone.BEFORE: stretches_of(range(100))}
+    behind = Facts(kept, {}, (150, 150), broker_end=200, archived=100, changed=(), is_compacted=False, why_not=None)
+
+    audited = audit_partition(PARTITION, behind)
+    not_begun = audit_partition(PARTITION, replace(behind, kept={}, archived=0))
+
+    assert audited.differences == ("50 offsets were deleted on the broker before they were archived: 100-149",)
+    assert (audited.lost.count, audited.behind) == (50, 50)
+    assert audited.notes == ("100 records are not on the broker any more", "50 offsets are not archived yet")
+    assert not not_begun.differences and not_begun.notes == ("50 offsets are not archived yet",)
 
 
 def test_given_an_archive_that_goes_on_where_the_broker_ends_when_audited_then_it_is_a_difference() -> None:

@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import re
 import shutil
+import signal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli.app import build_app
+from penstock.spark.pipelines import audit_passes
 from penstock.spark.pipelines.audit import audit
+from penstock.spark.pipelines.audit_passes import Passes, Stopped
 from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.progress import Progress
+from penstock.spark.pipelines.running import stopping_on_signals
 from tests.spark.archiving import PARTITIONS, archived_to, some_records, visible_files
-from tests.spark.piping import Given, create, fill
-from tests.testkit import BrokerProcess
+from tests.spark.piping import Given, create, fill, values
+from tests.spark.terminals import Terminal
+from tests.testkit import BrokerProcess, eventually
 
 FOR_EVER = {"retention.ms": "-1"}
+TOPIC = "audited"
+
+
+@pytest.fixture(scope="module")
+def untouched(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty records of three days, in two partitions."""
+    home = tmp_path_factory.mktemp("audited") / "archive"
+    create(broker.bootstrap, TOPIC, partitions=PARTITIONS, config=FOR_EVER)
+    fill(broker.bootstrap, TOPIC, some_records(60))
+    archived_to(spark, broker.bootstrap, TOPIC, home, format="parquet")
+    return home
+
+
+@pytest.fixture
+def archive(untouched: Path, tmp_path: Path) -> Path:
+    """A copy, to tamper with."""
+    return shutil.copytree(untouched, tmp_path / "archive")
 
 
 def test_given_a_topic_with_transactions_when_audited_then_it_is_equal_and_gaps_are_explained(
@@ -38,16 +69,12 @@ def test_given_a_topic_with_transactions_when_audited_then_it_is_equal_and_gaps_
 
 
 def test_given_an_archive_that_was_tampered_with_when_audited_by_command_then_it_says_what_differs_and_exits_with_1(
-    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
+    spark: SparkSession, broker: BrokerProcess, archive: Path, tmp_path: Path
 ) -> None:
-    create(broker.bootstrap, topic_name, partitions=PARTITIONS, config=FOR_EVER)
-    fill(broker.bootstrap, topic_name, some_records(60))
-    home = tmp_path / "archive"
-    archived_to(spark, broker.bootstrap, topic_name, home, format="parquet")
-    command = ["pipeline", "audit", str(home), "--bootstrap", broker.bootstrap]
+    command = ["pipeline", "audit", str(archive), "--bootstrap", broker.bootstrap]
     before = CliRunner().invoke(build_app(), command)
 
-    tamper(spark, home)
+    tamper(spark, archive)
     page, document = tmp_path / "report" / "audit.html", tmp_path / "report" / "audit.json"
     after = CliRunner().invoke(build_app(), [*command, "--report", str(page), "--json", str(document)])
 
@@ -56,9 +83,9 @@ def test_given_an_archive_that_was_tampered_with_when_audited_by_command_then_it
     found = json.loads(document.read_text())
     told = "\n".join(found["differences"])
     assert not found["equal"]
-    assert f"{topic_name}-0: 1 records of the broker are not in the archive: offsets 3" in told
-    assert f"{topic_name}-1: 1 records have other contents in the archive: offsets 5" in told
-    assert f"{topic_name}-0: 10 records are in the archive more than once" in told
+    assert f"{TOPIC}-0: 1 records of the broker are not in the archive: offsets 3" in told
+    assert f"{TOPIC}-1: 1 records have other contents in the archive: offsets 5" in told
+    assert f"{TOPIC}-0: 10 records are in the archive more than once" in told
     assert "4 differences" in after.stdout and '<h1 class="different">' in page.read_text()
 
 
@@ -80,6 +107,111 @@ def test_given_a_replay_whose_records_are_in_another_order_or_missing_when_audit
     ]
     with pytest.raises(PipelineError, match="a selection is of what was replayed"):
         audit(spark, archive=str(tmp_path / "archive"), bootstrap=broker.bootstrap, where="offset > 3")
+
+
+def test_given_contents_that_changed_places_when_audited_on_a_terminal_then_both_are_named_and_it_shows_how_far_it_is(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    archive: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    swap(archive, 3, 7)
+    caplog.set_level(logging.INFO)
+
+    with Terminal() as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        result = audit(spark, archive=str(archive), bootstrap=broker.bootstrap)
+
+    assert result.differences == [f"{TOPIC}-0: 2 records have other contents in the archive: offsets 3, 7"]
+    assert "audit " in terminal.shown
+    assert re.search(r" [1-9]\d* rows, \d+ rows/s, 0:00 left ", terminal.shown)
+    told = [(each.getMessage(), getattr(each, "step", None), getattr(each, "rows", None)) for each in caplog.records]
+    assert [each for each in told if each[0] in ("step done", "pipeline ended")] == [
+        ("step done", "broker", 60),
+        ("step done", "archive", 60),
+        ("step done", "changes", 2),
+        ("pipeline ended", None, 60),
+    ]
+
+
+def test_given_records_that_were_deleted_before_they_were_archived_when_audited_then_they_are_a_difference(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
+) -> None:
+    create(broker.bootstrap, topic_name, config=FOR_EVER)
+    fill(broker.bootstrap, topic_name, [Given("0"), Given("1")])
+    archived_to(spark, broker.bootstrap, topic_name, tmp_path / "archive", format="parquet")
+    fill(broker.bootstrap, topic_name, [Given("lost"), Given("lost too"), Given("later")])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic_name, 0, 4)]).values():
+        deleted.result(20)
+
+    result = audit(spark, archive=str(tmp_path / "archive"), bootstrap=broker.bootstrap)
+
+    assert result.differences == [
+        f"{topic_name}-0: 2 offsets were deleted on the broker before they were archived: 2-3"
+    ]
+    assert result.partitions[0].behind == 1
+
+
+def test_given_a_dry_run_when_the_commands_run_then_the_plan_is_shown_and_nothing_is_compared_or_written(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, archive: Path
+) -> None:
+    create(broker.bootstrap, topic_name, partitions=PARTITIONS)
+    common = ["--bootstrap", broker.bootstrap, "--offsets", "0:5-", "--dry-run"]
+
+    replay = CliRunner().invoke(build_app(), ["pipeline", "replay", str(archive), "--to", topic_name, *common])
+    audit = CliRunner().invoke(build_app(), ["pipeline", "audit", str(archive), "--replayed", topic_name, *common])
+
+    assert replay.exit_code == 0 and audit.exit_code == 0, replay.output + audit.output
+    assert "25: partition 0, offsets 5-" in replay.stdout and "1, of which 0 are written" in replay.stdout
+    assert values(broker.bootstrap, topic_name) == [[], []]
+    assert not (archive / "_penstock" / "replays").exists()
+    assert f"{TOPIC}: 60 offsets to compare" in audit.stdout
+    assert f"{TOPIC} to {topic_name}: partition 0, offsets 5-" in audit.stdout
+
+
+def test_given_an_audit_by_command_when_it_is_interrupted_then_it_says_so_and_is_neither_equal_nor_different(
+    spark: SparkSession, broker: BrokerProcess, untouched: Path
+) -> None:
+    class Interrupts(logging.Handler):
+        """As soon as the first step is done."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupts = Interrupts()
+    audit_passes.log.addHandler(interrupts)
+    try:
+        ended = CliRunner().invoke(
+            build_app(), ["pipeline", "audit", str(untouched), "--bootstrap", broker.bootstrap, "--json", "-"]
+        )
+    finally:
+        audit_passes.log.removeHandler(interrupts)
+
+    assert (ended.exit_code, ended.stdout) == (130, "")
+    assert ended.stderr.splitlines()[-1] == "penstock: audit: stopped on request, before everything was compared"
+
+
+def test_given_a_pass_that_takes_long_when_it_is_interrupted_then_its_job_is_cancelled_at_once(
+    spark: SparkSession,
+) -> None:
+    def endless() -> None:
+        spark.range(10**15).selectExpr("max(hash(id))").collect()
+
+    def interrupted_when_it_runs() -> None:
+        eventually(tracker.getActiveJobsIds)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    tracker = spark.sparkContext.statusTracker()
+    with stopping_on_signals() as stop, Progress("audit") as progress:
+        interrupting = InheritableThread(target=interrupted_when_it_runs)
+        interrupting.start()
+        with pytest.raises(Stopped, match="stopped on request"):
+            Passes(spark, "audit", stop, progress).run("endless", endless)
+        interrupting.join()
+
+    assert not tracker.getActiveJobsIds()
 
 
 def with_transactions(bootstrap: str, topic: str) -> None:
@@ -111,3 +243,18 @@ def tamper(spark: SparkSession, home: Path) -> None:
     shutil.move(written, first)
     shutil.rmtree(home / "draft")
     shutil.copy(last, last.with_name(f"copy-{last.name}"))
+
+
+def swap(home: Path, one: int, other: int) -> None:
+    """Two records of partition 0 trade their offsets, and so their places."""
+    for path in visible_files(home / "records"):
+        table = pq.ParquetFile(path).read()
+        offset, is_first = table["offset"], pc.equal(table["partition"], 0)
+        traded = pc.case_when(
+            pc.make_struct(pc.and_(is_first, pc.equal(offset, one)), pc.and_(is_first, pc.equal(offset, other))),
+            pa.scalar(other, pa.int64()),
+            pa.scalar(one, pa.int64()),
+            offset,
+        )
+        pq.write_table(table.set_column(table.schema.get_field_index("offset"), "offset", traded), path)
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

@@ -12,6 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
+from penstock.spark.markers import PARTITIONS
+from penstock.spark.pipelines.settings import settings
 from tests.spark.sinking import create, records, values_of
 from tests.testkit import BrokerProcess, free_port
 
@@ -88,15 +90,41 @@ def test_given_a_driver_that_dies_before_its_own_commit_when_the_query_goes_on_t
 
 
 def test_given_a_batch_that_one_task_has_written_when_it_is_run_again_then_only_the_rest_is_written(
-    stream: Stream, tmp_path: Path
+    stream: Stream,
 ) -> None:
     stream.add(1, 2, 3, 4)
-    repaired = tmp_path / "repaired"
+    with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
+        stream.run(breaking(stream, stream.rows(), remainder=1))
+    assert stream.written() == [2, 4]
+
+    stream.run()
+
+    assert sorted(stream.written()) == [1, 2, 3, 4]
+
+
+def test_given_a_batch_that_one_task_has_written_when_it_is_run_again_with_fewer_tasks_then_it_fails_and_says_so(
+    stream: Stream,
+) -> None:
+    """The one that is left has not been there before, and what the other has left is nobody's any more."""
+    stream.add(1, 2, 3, 4)
+    with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
+        stream.run(breaking(stream, stream.rows(), remainder=0))
+    assert stream.written() == [1, 3]
+
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException) as refused:
+            stream.run(stream.rows().coalesce(1))
+
+        assert "batch 0 was written before, by other tasks: 2 rows of task 1 are there" in str(refused.value)
+        assert "spark.sql.adaptive.streaming.stateless.enabled=false" in str(refused.value)
+
+
+def breaking(stream: Stream, rows: DataFrame, remainder: int) -> DataFrame:
+    """Odd ones or even ones fail as soon as the task of the others is done."""
     bootstrap, topic = stream.broker.bootstrap, stream.topic
 
     @udf("string")
-    def breaking_once(value: str) -> str:
-        """Odd ones fail as soon as the other task is done."""
+    def broken(value: str) -> str:
         import time
         from contextlib import closing
 
@@ -105,23 +133,32 @@ def test_given_a_batch_that_one_task_has_written_when_it_is_run_again_then_only_
         from penstock.wire.offsets import latest
         from penstock.wire.settings import ClientSettings
 
-        if int(value) % 2 and not repaired.exists():
-            with closing(Cluster(ClientSettings.parse({"bootstrap.servers": bootstrap}))) as cluster:
-                deadline = time.monotonic() + 60
-                while not latest(cluster, [TopicPartition(topic, 0)])[TopicPartition(topic, 0)]:
-                    assert time.monotonic() < deadline
-            raise ZeroDivisionError(value)
-        return value
+        if int(value) % 2 != remainder:
+            return value
+        with closing(Cluster(ClientSettings.parse({"bootstrap.servers": bootstrap}))) as cluster:
+            deadline = time.monotonic() + 60
+            while not latest(cluster, [TopicPartition(topic, 0)])[TopicPartition(topic, 0)]:
+                assert time.monotonic() < deadline
+        raise ZeroDivisionError(value)
 
-    rows = stream.rows().select(breaking_once("value").alias("value"), "partition")
-    with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
-        stream.run(rows)
-    assert stream.written() == [2, 4]
+    return rows.withColumn("value", broken("value"))
 
-    repaired.touch()
-    stream.run(rows)
 
-    assert sorted(stream.written()) == [1, 2, 3, 4]
+def test_given_a_session_of_ours_when_a_stream_has_a_shuffle_then_its_tasks_do_not_follow_from_the_cores(
+    stream: Stream, spark: SparkSession
+) -> None:
+    """Spark would put small ones together, as many as there are cores for."""
+    stream.add(*range(20))
+
+    with settings(spark, {"spark.sql.shuffle.partitions": "5"}):
+        stream.run(stream.rows().repartition("value"), markerTopic=f"markers-of-{stream.topic}")
+
+    keys = [
+        record.key
+        for partition in range(PARTITIONS)
+        for record in records(stream.broker.bootstrap, f"markers-of-{stream.topic}", partition)
+    ]
+    assert len(keys) == 5
 
 
 def test_given_a_query_that_gives_other_rows_each_time_when_a_batch_is_run_again_then_it_fails_and_says_so(

@@ -150,11 +150,18 @@ class Pipeline:
         self._process.wait()
 
     def kill_a_worker(self, luck: random.Random) -> None:
-        """A Python process that reads, transforms or writes for a task, if there is one at this moment."""
+        """A Python process that reads, transforms or writes for a task; if there is none, the next one."""
+        self.until(lambda: self._has_killed_a_worker(luck))
+
+    def _has_killed_a_worker(self, luck: random.Random) -> bool:
         workers = [pid for pid in _descendants(self._process.pid) if b"pyspark" in _command_of(pid)]
-        if workers:
-            with suppress(ProcessLookupError):
-                os.kill(luck.choice(workers), signal.SIGKILL)
+        if not workers:
+            return False
+        try:
+            os.kill(luck.choice(workers), signal.SIGKILL)
+        except ProcessLookupError:  # it has ended meanwhile
+            return False
+        return True
 
     def end(self) -> None:
         """SIGTERM, after which it finishes its batch and says how it went."""

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.client import DEFAULT_BOOTSTRAP, fail, pairs
 from penstock.cli.pipeline_options import (
+    STOPPED,
     Bootstrap,
     CatalogProperties,
     Checkpoint,
@@ -145,6 +146,7 @@ def audit(
         fail("--since, --until, --offsets, --key, --where and --any-partition go with --replayed", 2)
     with spark_session("audit", master, spark) as session:
         from penstock.spark.pipelines.audit import plan_audit
+        from penstock.spark.pipelines.audit_passes import Stopped
 
         plan = plan_audit(
             session,
@@ -164,7 +166,10 @@ def audit(
         if dry_run:
             show_plan(plan)
             return
-        result = plan.run()
+        try:
+            result = plan.run()
+        except Stopped as stopped:
+            fail(str(stopped), STOPPED)
         _write(session, result, report, json_file)
         if json_file != "-":
             print(result)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,6 +81,8 @@ CatalogProperties = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, and move nothing.")]
 
 DEFAULT_INTERVAL_S = 1.0
+# The exit code of what was interrupted: as shells have it, and no result.
+STOPPED = 130
 _SESSION = {
     "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
@@ -110,19 +113,29 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
     from penstock.spark.pipelines.errors import PipelineError, why
 
     logs.configure(stream=_StandardError())
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_not_raised_as_well)
     for noisy in ("py4j", "pyiceberg"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     is_ours = SparkSession.getActiveSession() is None
-    spark = session(f"penstock {name}", master, _SESSION | given)
+    spark: SparkSession | None = None
     try:
+        spark = session(f"penstock {name}", master, _SESSION | given)
         yield spark
+    except KeyboardInterrupt:  # while Spark starts, or it is planned: what runs listens to signals itself
+        fail(f"{name}: stopped on request", STOPPED)
     except PipelineError as error:
         fail(str(error))
     except PySparkException as error:
         fail(f"{name}: {why(error)}")
     finally:
-        if is_ours:
+        if is_ours and spark is not None:
             spark.stop()
+
+
+def _is_not_raised_as_well(record: logging.LogRecord) -> bool:
+    """py4j writes stack traces into the log of whoever uses it, in nobody's name, and raises the same."""
+    return not (record.name == "root" and "py4j" in Path(record.pathname).parts)
 
 
 def carry_out(plan: Plan[object], dry_run: bool) -> None:

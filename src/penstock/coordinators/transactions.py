@@ -165,8 +165,8 @@ class TransactionCoordinators(Coordinators[TransactionMachine]):
         fenced_at = [each for each, error in failed if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED]
         left = [each for each, error in failed if error.code not in _NOTHING_THERE and not self._is_gone(each)]
         if fenced_at:
-            # Whoever has a later epoch ends it, and says so: here it stays prepared.
-            log.error(
+            # Whoever has a later epoch ends it: here it stays prepared. So it goes for one that was cut off.
+            log.warning(
                 "markers given up: a coordinator with a later epoch was there",
                 extra={"transactional_id": effect.transactional_id, "partition": str(fenced_at[0])},
             )

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from itertools import chain
 
 from penstock.core.errors import BrokerError
 from penstock.core.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.protocol.control import read_end_marker
 from penstock.protocol.records import InvalidRecords, StoredRecord, iterate
-from penstock.spark.markers import UNNAMED_KEPT_MS, Marker, MarkerKey, UnreadableMarker, is_of_unnamed
+from penstock.spark.markers import PARTITIONS, UNNAMED_KEPT_MS, Marker, MarkerKey, UnreadableMarker, is_of_unnamed
 from penstock.wire.cluster import Cluster
 from penstock.wire.errors import CorruptRecords, OffsetsLost, TopicRecreated, WireError
 from penstock.wire.fetching import Batch
@@ -61,6 +63,30 @@ class MarkerScan:
 
     def last(self, cluster: Cluster, key: MarkerKey) -> Marker | None:
         """Raises WireError, UnreadableMarker."""
+        self._read_on(cluster)
+        name = key.to_bytes()
+        if any(name in markers for markers in self._open.values()):
+            raise StillOpen(f"{self._partition}: a transaction of {key.transactional_id} has not ended")
+        value = self._committed.get(name)
+        return None if value is None else self._marker(name, value)
+
+    def all(self, cluster: Cluster) -> Iterator[tuple[MarkerKey, Marker]]:
+        """The last of each of the writer's tasks; behind them, what is not decided yet. Raises WireError,
+        UnreadableMarker.
+        """
+        self._read_on(cluster)
+        undecided = chain.from_iterable(markers.items() for markers in self._open.values())
+        for name, value in chain(self._committed.items(), undecided):
+            if value is not None:
+                yield MarkerKey.from_bytes(name), self._marker(name, value)
+
+    def _marker(self, name: bytes, value: bytes) -> Marker:
+        try:
+            return Marker.from_bytes(value)
+        except UnreadableMarker as error:
+            raise UnreadableMarker(f"{self._partition}, key {name.decode()}: {error}") from None
+
+    def _read_on(self, cluster: Cluster) -> None:
         try:
             self._catch_up(cluster)
         except (TopicRecreated, OffsetsLost):
@@ -68,14 +94,6 @@ class MarkerScan:
             cluster.forget(self._partition.topic)
             self._begin_anew()
             self._catch_up(cluster)
-        name = key.to_bytes()
-        if any(name in markers for markers in self._open.values()):
-            raise StillOpen(f"{self._partition}: a transaction of {key.transactional_id} has not ended")
-        value = self._committed.get(name)
-        try:
-            return None if value is None else Marker.from_bytes(value)
-        except UnreadableMarker as error:
-            raise UnreadableMarker(f"{self._partition}, key {name.decode()}: {error}") from None
 
     def _catch_up(self, cluster: Cluster) -> None:
         end = latest(cluster, [self._partition], _UNCOMMITTED)[self._partition]
@@ -149,6 +167,14 @@ def last_marker(cluster: Cluster, topic: str, key: MarkerKey) -> Marker | None:
     while len(_scans) > _MAX_SCANS:
         _scans.popitem(last=False)
     return found
+
+
+def markers_of(cluster: Cluster, topic: str, writer: str) -> Mapping[MarkerKey, Marker]:
+    """Of all tasks that a writer has ever had, also where it is not decided yet whether they are committed. Reads the
+    whole topic. Raises WireError, UnreadableMarker.
+    """
+    scans = (MarkerScan(TopicPartition(topic, number), writer) for number in range(PARTITIONS))
+    return {key: marker for scan in scans for key, marker in scan.all(cluster)}
 
 
 def outdated_markers(cluster: Cluster, topic: str, key: MarkerKey) -> list[bytes]:

@@ -49,6 +49,15 @@ class MarkerKey(NamedTuple):
     def to_bytes(self) -> bytes:
         return json.dumps({"query": self.writer, "task": self.task}, separators=_COMPACT).encode()
 
+    @classmethod
+    def from_bytes(cls, key: bytes) -> MarkerKey:
+        """Raises UnreadableMarker."""
+        try:
+            content = json.loads(key)
+            return cls(str(content["query"]), int(content["task"]))
+        except (ValueError, TypeError, KeyError):
+            raise UnreadableMarker(f"{key[:80]!r} is no key of a marker") from None
+
     def partition(self) -> int:
         """The same wherever and whenever it is asked, however many partitions the topic is given later."""
         return int(crc32c(self.to_bytes())) % PARTITIONS

@@ -16,6 +16,9 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # What Iceberg asks for of Parquet files.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Else how many tasks a batch of a stream has behind a shuffle follows from the cores that are there just then. The
+    # sink knows what it has written by task: done again with others, a batch would be there twice.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
     # Python tells when a source reads on: a bar that Spark draws over it helps nobody.
     "spark.ui.showConsoleProgress": "false",
 }

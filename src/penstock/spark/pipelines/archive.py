@@ -21,6 +21,7 @@ from penstock.spark.offsets_json import StreamOffsets
 from penstock.spark.pipelines import archive_home, archived, checkpoints
 from penstock.spark.pipelines.archive_home import DEFAULT_TABLE, ArchiveHome
 from penstock.spark.pipelines.archive_table import ArchiveTable, open_table
+from penstock.spark.pipelines.behind import Followed
 from penstock.spark.pipelines.data_files import DataFile, write_by_day, written_files
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files, read_json
@@ -111,6 +112,7 @@ class ArchivePlan:
             evolved(table.schema, self._schema())
             archived.with_topics(table.archived, self._topic_ids())
             self._check_values(table)
+        self._followed().check(archived.NOTHING if table is None else table.archived)
 
     def _check_values(self, table: ArchiveTable) -> None:
         """A run that was killed between the two tables has put aside what others may be able to read, or the other way
@@ -162,7 +164,11 @@ class ArchivePlan:
         name = f"archive {', '.join(self.source.topics)}"
         ended = run(writer, Running(name, self.checkpoint, self.follow, self.interval_s, archiver.rows_of))
         archiver.tidy(is_last=True)
+        self._followed().write_down(table.archived)
         return ended
+
+    def _followed(self) -> Followed:
+        return Followed(self.spark, self.source, self.checkpoint, f"the archive {self.home.path}", self.home.read)
 
     def _opened(self, home: ArchiveHome, name: str, schema: StructType) -> ArchiveTable:
         table = open_table(self.spark, home, name, schema, self.catalog)

@@ -2,6 +2,7 @@
 
 <to>/_penstock/archive.json       what it is: format, table, and an id that its checkpoints know it by
 <to>/_penstock/values.json        how values were taken apart by the last run
+<to>/_penstock/read.json          up to where topics were read by the last run: see behind.py
 <to>/_penstock/checkpoint         Spark's, unless another place was named
 <to>/catalog.db                   Iceberg's catalog, unless another one was named
 <to>/records                      the table
@@ -45,6 +46,10 @@ class ArchiveHome:
     @property
     def values(self) -> str:
         return joined(self.path, _OURS, "values.json")
+
+    @property
+    def read(self) -> str:
+        return joined(self.path, _OURS, "read.json")
 
     @property
     def replays(self) -> str:

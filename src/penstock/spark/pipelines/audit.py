@@ -2,11 +2,14 @@
 
 Broker and archive are compared where both have something to say: what retention has taken from the broker, and what is
 not archived yet, is told and is no difference. Offsets that neither has are explained by compaction or by transactions.
-One that only the broker has is lost; one that only the archive has is too much, unless the topic is compacted.
+One that only the broker has is lost, and so is one that retention took before the archive came to it; one that only the
+archive has is too much, unless the topic is compacted.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,16 +19,21 @@ from pyspark.sql import functions as F
 
 from penstock.core.ids import TopicPartition
 from penstock.spark.pipelines.archive_reading import Archive
-from penstock.spark.pipelines.audit_broker import compared_bounds, on_broker, read_broker, read_topic
+from penstock.spark.pipelines.audit_broker import compared_bounds, offsets_of, on_broker, read_broker, read_topic
 from penstock.spark.pipelines.audit_compare import compared
-from penstock.spark.pipelines.audit_measure import Measured, Zone, changed, measured
+from penstock.spark.pipelines.audit_measure import Bounds, Measured, Zone, changed, measured, rows_in
 from penstock.spark.pipelines.audit_partition import Facts, audit_partition, rows_by_hour
+from penstock.spark.pipelines.audit_passes import Passes
 from penstock.spark.pipelines.audit_replayed import audit_replayed
 from penstock.spark.pipelines.audit_result import AuditResult, PartitionAudit, ReplayedAudit
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.planning import Lines, carried_out
+from penstock.spark.pipelines.progress import Progress
+from penstock.spark.pipelines.running import stopping_on_signals
 from penstock.spark.pipelines.selection import Selection, parse_offsets, parse_time
 from penstock.spark.pipelines.topics import Brokers
+
+log = logging.getLogger(__name__)
 
 _CHANGED_AT_MOST = 1_000
 
@@ -97,14 +105,30 @@ class AuditPlan:
         return lines
 
     def run(self) -> AuditResult:
+        """Raises PipelineError, WireError; Stopped when somebody asks for that before there is a result."""
+        begun_s = time.monotonic()
+        with stopping_on_signals() as stop, Progress("audit") as progress:
+            passes = Passes(self.archive.spark, "audit", stop, progress)
+            result = self._compared(passes, progress.is_shown)
+        rows = sum(each.archive.rows for each in result.partitions)
+        took_ms = round((time.monotonic() - begun_s) * 1_000)
+        facts = {"pipeline": "audit", "rows": rows, "differences": len(result.differences), "ms": took_ms}
+        log.info("pipeline ended", extra=facts)
+        return result
+
+    def _compared(self, passes: Passes, is_shown: bool) -> AuditResult:
         archived = self.archive.archived()
         there = on_broker(self.brokers, self.topics, archived)
         bounds = compared_bounds(there, archived)
         records = self.archive.records().where(F.col("topic").isin(*self.topics))
         from_broker = read_broker(self.archive.spark, self.brokers, bounds)
-        broker = {} if from_broker is None else measured(from_broker)
-        kept = measured(records, bounds)
-        found_changed = {} if from_broker is None else self._changed(from_broker, records, broker, kept)
+        on_brokers, in_archive, in_target = self._sizes(passes, bounds, records) if is_shown else (0, 0, 0)
+        passes.rows = on_brokers + in_archive + in_target
+        broker: Measured = {}
+        if from_broker is not None:
+            broker = passes.run("broker", lambda: measured(from_broker), on_brokers, rows_in)
+        kept = passes.run("archive", lambda: measured(records, bounds), in_archive, rows_in)
+        found_changed = {} if from_broker is None else self._changed(passes, from_broker, records, broker, kept)
         partitions = [
             audit_partition(
                 each,
@@ -121,10 +145,19 @@ class AuditPlan:
             )
             for each in sorted(kept.keys() | bounds.keys())
         ]
-        return self._result(partitions, self._replayed(), kept, broker)
+        return self._result(partitions, self._replayed(passes, in_target), kept, broker)
+
+    def _sizes(self, passes: Passes, bounds: Bounds, records: DataFrame) -> tuple[int, int, int]:
+        """About how many rows there are to read: from the broker, in the archive, and for what was replayed."""
+        archived = passes.run("size", records.count)
+        replayed = 0
+        if self.replayed_to is not None:
+            # Once for the contents, and once for their order.
+            replayed = 2 * (archived + offsets_of(self.brokers, self.replayed_to))
+        return sum(end - first for first, end in bounds.values()), archived, replayed
 
     def _changed(
-        self, from_broker: DataFrame, records: DataFrame, broker: Measured, kept: Measured
+        self, passes: Passes, from_broker: DataFrame, records: DataFrame, broker: Measured, kept: Measured
     ) -> dict[TopicPartition, list[int]]:
         """Only stretches that are not the same are looked at once more, record by record."""
         doubtful = {}
@@ -132,14 +165,19 @@ class AuditPlan:
             difference = compared(broker[each].get(Zone.COMPARED, {}), kept[each].get(Zone.COMPARED, {}))
             if difference.stretches:
                 doubtful[each] = difference.stretches
-        return changed(from_broker, records, doubtful, _CHANGED_AT_MOST)
+        if not doubtful:
+            return {}
+        return passes.run("changes", lambda: changed(from_broker, records, doubtful, _CHANGED_AT_MOST), 0, _offsets_in)
 
-    def _replayed(self) -> list[ReplayedAudit]:
+    def _replayed(self, passes: Passes, rows: int) -> list[ReplayedAudit]:
         if self.replayed_to is None or self.selection is None:
             return []
         selected = self.selection.of(self.archive.records())
-        replayed = read_topic(self.archive.spark, self.brokers, self.replayed_to)
-        return audit_replayed(selected, replayed, self.replayed_to, self.keeps_partitions)
+        to, keeps_partitions = self.replayed_to, self.keeps_partitions
+        replayed = read_topic(self.archive.spark, self.brokers, to)
+        return passes.run(
+            "replayed", lambda: audit_replayed(selected, replayed, to, keeps_partitions), rows, _rows_replayed
+        )
 
     def _result(
         self, partitions: Sequence[PartitionAudit], replayed: Sequence[ReplayedAudit], kept: Measured, broker: Measured
@@ -154,3 +192,11 @@ class AuditPlan:
             replayed=tuple(replayed),
             rows_by_time={"archive": rows_by_hour(kept), "broker": rows_by_hour(broker)},
         )
+
+
+def _offsets_in(found: Mapping[TopicPartition, Sequence[int]]) -> int:
+    return sum(map(len, found.values()))
+
+
+def _rows_replayed(audits: Sequence[ReplayedAudit]) -> int:
+    return sum(each.archive_rows + each.replayed_rows for each in audits)

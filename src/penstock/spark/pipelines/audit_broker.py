@@ -79,6 +79,14 @@ def read_broker(
     return records_of(spark.read.format("penstock").options(**options).load())
 
 
+def offsets_of(brokers: Brokers, topic: str) -> int:
+    """How many a topic has now. Raises WireError."""
+    with closing(Cluster(brokers.settings())) as cluster:
+        partitions = [TopicPartition(topic, number) for number in cluster.look_up([topic])[topic].leaders]
+        first, end = earliest(cluster, partitions), latest(cluster, partitions)
+        return sum(end[each] - first[each] for each in partitions)
+
+
 def read_topic(spark: SparkSession, brokers: Brokers, topic: str) -> DataFrame:
     """All that is in a topic now."""
     options = brokers.options() | {"subscribe": topic, "includeHeaders": "true", "maxRecordsPerPartition": str(500_000)}

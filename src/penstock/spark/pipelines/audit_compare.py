@@ -70,6 +70,8 @@ def compared(wanted: Mapping[int, Stretch], found: Mapping[int, Stretch]) -> Dif
 def gaps(stretches: Mapping[int, Stretch], first: int, end: int) -> Offsets:
     """Offsets from `first` to before `end` that are not there."""
     found = Collected()
+    if first >= end:
+        return found.offsets()
     for number in range(first // STRETCH, -(-end // STRETCH)):
         stretch, base = stretches.get(number), number * STRETCH
         low, high = max(first, base), min(end, base + STRETCH)

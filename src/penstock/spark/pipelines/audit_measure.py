@@ -1,8 +1,9 @@
 """Records measured in Spark: what there is of each stretch of offsets, small enough to be compared on the driver.
 
 A stretch is 32,768 offsets of a partition. Of each we know how many rows it has, which offsets these have, and the sum
-of their checksums, which is the same in whatever order they are read. So a topic of any size is compared by one pass
-over it that moves a few kilobytes for each stretch; where nothing is missing, not even those.
+of their checksums, which is the same in whatever order they are read; each has its offset in it, so that contents which
+have changed places are noticed. So a topic of any size is compared by one pass over it that moves a few kilobytes for
+each stretch; where nothing is missing, not even those.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ OrderSums = dict[int, dict[int, int]]
 Bounds = Mapping[TopicPartition, tuple[int, int]]
 
 
-def checksum() -> Column:
-    """Of key, value, headers and timestamp. A null is told from what is empty, and from the null beside it."""
+def checksum(at_offset: bool = False) -> Column:
+    """Of key, value, headers and timestamp, and of the offset if asked for. A null is told from what is empty, and from
+    the null beside it.
+    """
     headers = F.coalesce(F.size("headers"), F.lit(0))
     entries = F.transform("headers", lambda each: F.struct(each["key"], each["value"].isNull(), each["value"]))
     return F.xxhash64(
+        *(["offset"] if at_offset else []),
         F.col("key").isNull(),
         "key",
         F.col("value").isNull(),
@@ -64,11 +68,12 @@ def checksum() -> Column:
     )
 
 
-def measured(records: DataFrame, bounds: Bounds | None = None) -> Measured:
+def measured(records: DataFrame, bounds: Bounds | None = None, at_offsets: bool = True) -> Measured:
     """`bounds` are the offsets that are compared, the last one exclusive; without them, all are. A partition that has
-    none lies before everything.
+    none lies before everything. Without `at_offsets` contents count, and not where they are: a replay's are elsewhere.
     """
-    rows = records.select("topic", "partition", "offset", _number(), checksum().alias("checksum"), "timestamp")
+    content = checksum(at_offsets).alias("checksum")
+    rows = records.select("topic", "partition", "offset", _number(), content, "timestamp")
     zoned = rows.withColumn("zone", F.lit(int(Zone.COMPARED))) if bounds is None else _zoned(rows, bounds)
     # Spark counts the bits of a bitmap from 1.
     bit = F.bitmap_bit_position(F.col("offset") + 1)
@@ -112,6 +117,10 @@ def _stretch(row: Row) -> Stretch:
         row["earliest_ms"],
         None if row["present"] is None else bytes(row["present"]),
     )
+
+
+def rows_in(of: Measured) -> int:
+    return sum(stretch.rows for zones in of.values() for zone in zones.values() for stretch in zone.values())
 
 
 def changed(

@@ -16,7 +16,7 @@ _HOUR_MS = 3_600_000
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`bounds` are the offsets that were compared, None where the broker has no such partition; `broker_end` is where
-    it ends there, `archived` how far the archive has come.
+    it ends there, `archived` how far the archive has come, 0 where it has not begun.
     """
 
     kept: Mapping[Zone, Stretches]
@@ -35,7 +35,8 @@ def audit_partition(partition: TopicPartition, facts: Facts) -> PartitionAudit:
     difference = compared(facts.broker, both)
     others = offsets_of(facts.changed)
     holes = gaps(both, first, end)
-    unseen = _unseen(before, first if facts.bounds else facts.archived)
+    unseen = _unseen(before, min(first, facts.archived) if facts.bounds else facts.archived)
+    lost = _lost(facts)
     twice = sum(duplicates(each.values()) for each in facts.kept.values())
     everything = [stretch for zone in facts.kept.values() for stretch in zone.values()]
     behind = 0 if facts.bounds is None else max(0, facts.broker_end - max(facts.archived, first))
@@ -52,18 +53,21 @@ def audit_partition(partition: TopicPartition, facts: Facts) -> PartitionAudit:
         missing=difference.missing,
         extra=difference.extra,
         other=others,
+        lost=lost,
         gaps=holes,
         explained_gaps=explained,
         strip=_strip(facts, difference.stretches),
-        differences=tuple(_differences(difference.missing, difference.extra, others, twice, extra_after, facts)),
+        differences=tuple(_differences(lost, difference.missing, difference.extra, others, twice, extra_after, facts)),
         notes=tuple(_notes(facts, before, behind, explained, unseen, difference.extra)),
     )
 
 
 def _differences(
-    missing: Offsets, extra: Offsets, others: Offsets, twice: int, extra_after: int, facts: Facts
+    lost: Offsets, missing: Offsets, extra: Offsets, others: Offsets, twice: int, extra_after: int, facts: Facts
 ) -> list[str]:
     found = []
+    if lost.count:
+        found.append(f"{lost.count:,} offsets were deleted on the broker before they were archived: {lost.told()}")
     if missing.count:
         found.append(f"{missing.count:,} records of the broker are not in the archive: offsets {missing.told()}")
     if extra.count and not facts.is_compacted:
@@ -94,6 +98,13 @@ def _notes(facts: Facts, before: Stretches, behind: int, explained: int, unseen:
     if extra.count and facts.is_compacted:
         found.append(f"{extra.count:,} records were compacted away on the broker since they were archived")
     return found
+
+
+def _lost(facts: Facts) -> Offsets:
+    """What retention took before the archive came to it. Whether all of it had records nobody can tell any more."""
+    if facts.bounds is None or not facts.archived:
+        return Offsets()
+    return gaps({}, facts.archived, facts.bounds[0])
 
 
 def _unseen(before: Stretches, end: int) -> Offsets:

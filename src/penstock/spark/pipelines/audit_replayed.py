@@ -25,7 +25,7 @@ from penstock.spark.pipelines.audit_result import ReplayedAudit, hexadecimal
 
 def audit_replayed(selected: DataFrame, replayed: DataFrame, topic: str, keeps_partitions: bool) -> list[ReplayedAudit]:
     """`topic` is what was replayed to."""
-    wanted, found = _by_partition(measured(selected)), _by_partition(measured(replayed))
+    wanted, found = (_by_partition(measured(each, at_offsets=False)) for each in (selected, replayed))
     if not keeps_partitions:
         return [_together(topic, wanted, found)]
     comparable = {each for each in wanted.keys() & found.keys() if _rows(wanted[each]) == _rows(found[each])}

@@ -25,7 +25,8 @@ class PartitionAudit:
     """`broker` has only what was compared with the archive: offsets that both have, or should have.
 
     `retired`: rows that only the archive has, since the broker has deleted them by retention; `behind`: offsets that
-    are not archived yet. Neither is a difference. `strip` is the archive's stretches from the first on: a letter each.
+    are not archived yet. Neither is a difference; `lost` is one: offsets that retention took before they were archived.
+    `strip` is the archive's stretches from the first on: a letter each.
     """
 
     topic: str
@@ -38,6 +39,7 @@ class PartitionAudit:
     missing: Offsets = NO_OFFSETS
     extra: Offsets = NO_OFFSETS
     other: Offsets = NO_OFFSETS
+    lost: Offsets = NO_OFFSETS
     gaps: Offsets = NO_OFFSETS
     explained_gaps: int = 0
     strip: str = ""

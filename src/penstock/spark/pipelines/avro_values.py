@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
@@ -48,6 +49,8 @@ _LOGICAL: dict[str, DataType] = {
     "timestamp-micros": TimestampType(),
     "uuid": StringType(),
 }
+# What columns cannot take; Arrow's own errors are among them.
+_UNFIT = (ValueError, TypeError, OverflowError)
 _UNREADABLE = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError)
 
 
@@ -66,16 +69,37 @@ def decoded(schemas: Sequence[str], fields: StructType) -> Callable[..., Any]:
 
     def decode(values: pa.Array) -> pa.Array:
         read = _reader(schemas)
-        structs, reasons = zip(*(read(value.as_py()) for value in values), strict=True) if len(values) else ((), ())
-        columns = [
-            pa.array(structs, to_arrow_type(fields, timezone="UTC")),
-            pa.array(reasons, pa.string()),
-        ]
-        return pa.StructArray.from_arrays(columns, [FIELDS, REASON])
+        records, reasons = [], []
+        for value in values:
+            record, reason = read(value.as_py())
+            records.append(record)
+            reasons.append(reason)
+        structs = _structs(records, reasons, to_arrow_type(fields, timezone="UTC"))
+        return pa.StructArray.from_arrays([structs, pa.array(reasons, pa.string())], [FIELDS, REASON])
 
     # Spark looks at the types, not at their names.
     decode.__annotations__ = {"values": pa.Array, "return": pa.Array}
     return arrow_udf(decode, returnType=result)  # type: ignore[call-overload, no-any-return]
+
+
+def _structs(records: list[object], reasons: list[str | None], type: pa.StructType) -> pa.Array:
+    """Records that do not fit have none, and get a reason. Avro's encoding has no widths: an int may have any."""
+    try:
+        return pa.array(records, type)
+    except _UNFIT:
+        for at, record in enumerate(records):
+            if reason := _misfit(record, type):
+                records[at], reasons[at] = None, reason
+        return pa.array(records, type)
+
+
+def _misfit(record: Any, type: pa.StructType) -> str | None:
+    for field in () if record is None else type:
+        try:
+            pa.array([record.get(field.name)], field.type)
+        except _UNFIT as error:
+            return f"it does not fit the schema: {field.name}: {error}"
+    return None
 
 
 def _reader(schemas: Sequence[str]) -> Callable[[bytes | None], tuple[object, str | None]]:
@@ -83,6 +107,7 @@ def _reader(schemas: Sequence[str]) -> Callable[[bytes | None], tuple[object, st
     from fastavro.read import SchemaResolutionError
 
     writers = [parse_schema(json.loads(text)) for text in schemas]
+    has_uuids = any('"uuid"' in json.dumps(writer) for writer in writers)
 
     def read(value: bytes | None) -> tuple[object, str | None]:
         if value is None:
@@ -97,11 +122,22 @@ def _reader(schemas: Sequence[str]) -> Callable[[bytes | None], tuple[object, st
                 continue
             left = len(value) - stream.tell()
             if not left:
-                return found, None
+                return _with_text(found) if has_uuids else found, None
             trouble = trouble or f"{left} bytes follow the record"
         return None, f"it is not Avro of this schema: {trouble}"
 
     return read
+
+
+def _with_text(value: Any) -> Any:
+    """fastavro makes objects of UUIDs."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _with_text(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_text(each) for each in value]
+    return value
 
 
 def _parsed(text: str) -> Any:
@@ -149,7 +185,8 @@ class _Types:
         logical = schema.get("logicalType")
         if logical == "decimal":
             return DecimalType(schema["precision"], schema.get("scale", 0))
-        if logical is not None and logical in _LOGICAL:
+        # A uuid of another type than string is what it would be without.
+        if logical in _LOGICAL and not (logical == "uuid" and kind != "string"):
             return _LOGICAL[logical]
         if isinstance(logical, str) and logical.startswith(("time-", "local-timestamp")):
             self._refuse(logical, where)

@@ -10,10 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
+from penstock.spark.errors import BadOffsets
+from penstock.spark.offsets_json import StreamOffsets, parse_offsets
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files, joined, read_json
 
 _MARKER = "penstock.json"
+_VERSION = "v1"
+_NONE_YET = "-"
 
 
 def check(files: Files, checkpoint: str, purpose: Mapping[str, str], newer: Collection[str] = ()) -> bool:
@@ -49,3 +53,19 @@ def claim(files: Files, checkpoint: str, purpose: Mapping[str, str], newer: Coll
     files.create(joined(checkpoint, _MARKER), json.dumps(dict(purpose), indent=2))
     if not check(files, checkpoint, purpose, newer):  # somebody else may have been first
         raise PipelineError(f"the checkpoint {checkpoint} cannot be claimed: its {_MARKER} is gone again")
+
+
+def committed(files: Files, checkpoint: str) -> StreamOffsets | None:
+    """Up to where a query with one source has read, by its last batch that is done; None where that is not known.
+
+    Spark writes a version, facts about the batch, and a line for each source.
+    """
+    done = [int(entry.name) for entry in files.list(joined(checkpoint, "commits")) if entry.name.isdigit()]
+    path = joined(checkpoint, "offsets", str(max(done, default=0)))
+    lines = (files.read(path) or "").splitlines() if done else []
+    if len(lines) != 3 or lines[0] != _VERSION or lines[2] == _NONE_YET:
+        return None
+    try:
+        return parse_offsets(lines[2], path)
+    except BadOffsets as error:
+        raise PipelineError(f"{path} is damaged: {error}") from None

@@ -6,7 +6,7 @@ it is no file of ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,8 +85,11 @@ def _settings(conf: RuntimeConfig) -> Iterator[None]:
                 conf.set(key, known)
 
 
-def written_files(files: Files, directory: str) -> list[DataFile]:
-    """What `write_by_day` has left in a directory."""
+def written_files(files: Files, directory: str, *, of_one_partition: bool = True) -> list[DataFile]:
+    """What `write_by_day` has left in a directory. Merged files have several partitions, and their offsets are known.
+
+    Raises PipelineError when offsets that are to be told are not.
+    """
     found = [
         (entry.path, unquote(day.name.partition("=")[2]))
         for day in files.list(directory)
@@ -95,33 +98,39 @@ def written_files(files: Files, directory: str) -> list[DataFile]:
         if entry.name.endswith(".parquet")
     ]
     with ThreadPoolExecutor(_READERS) as readers:
-        return list(readers.map(lambda each: read_footer(files, *each), found))
+        return list(readers.map(lambda each: read_footer(files, *each, of_one_partition=of_one_partition), found))
 
 
-def read_footer(files: Files, path: str, day: str) -> DataFile:
+def read_footer(files: Files, path: str, day: str, *, of_one_partition: bool = True) -> DataFile:
     with opened(files, path) as stream:
         footer = parquet.read_metadata(stream)
     columns = {footer.schema.column(at).path: at for at in range(footer.num_columns)}
     offsets: dict[TopicPartition, tuple[int, int]] = {}
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        for partition, first, last in _offsets_of(group, columns, path):
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)] if of_one_partition else []
+    for group in groups:
+        if group.num_rows:
+            partition, first, last = _offsets_of(group, columns, path)
             known = offsets.get(partition, (first, last))
             offsets[partition] = (min(known[0], first), max(known[1], last))
     return DataFile(path, day, files.size(path), footer.num_rows, offsets)
 
 
-def _offsets_of(group: Any, columns: Mapping[str, int], path: str) -> Iterable[tuple[TopicPartition, int, int]]:
-    """Of a part of a file that has records of one partition; nothing of one that has several."""
+def _offsets_of(group: Any, columns: Mapping[str, int], path: str) -> tuple[TopicPartition, int, int]:
+    """Of a part of a file, which one task has written with records of one partition. Left out, they would not count as
+    archived, and come again.
+    """
     try:
         topic, partition, offset = (group.column(columns[name]).statistics for name in ("topic", "partition", "offset"))
     except KeyError as missing:
         raise PipelineError(f"{path} is not a file of an archive: it has no column {missing}") from None
-    if topic is None or partition is None or offset is None or not offset.has_min_max:
-        return []
+    if not all(each is not None and each.has_min_max for each in (topic, partition, offset)):
+        raise PipelineError(f"{path} does not tell which offsets it has: its columns have no statistics")
     if topic.min != topic.max or partition.min != partition.max:
-        return []
-    return [(TopicPartition(str(topic.min), int(partition.min)), int(offset.min), int(offset.max))]
+        raise PipelineError(
+            f"{path} has records of several partitions in one part, {topic.min}-{partition.min} to "
+            f"{topic.max}-{partition.max}: it does not tell which offsets it has of each"
+        )
+    return TopicPartition(str(topic.min), int(partition.min)), int(offset.min), int(offset.max)
 
 
 def inside(directory: str, path: str) -> str:

@@ -32,6 +32,7 @@ from penstock.core.ids import TopicId, TopicPartition
 from penstock.spark.offsets_json import StreamOffsets
 from penstock.spark.pipelines import archived, checkpoints, json_values, keyed_table, table_home
 from penstock.spark.pipelines.bad_values import REASON, BadValues
+from penstock.spark.pipelines.behind import Followed
 from penstock.spark.pipelines.changelog import Changelog, Envelope, KeyKind
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
@@ -140,12 +141,15 @@ class MaterializePlan:
         checkpoints.check(files, self.running.checkpoint, self._purpose(self.home))
         table = table_home.load(files, self.home, self.catalog)
         if table is None:
+            self._followed().check(archived.NOTHING)
             return
         evolved(table_home.spark_schema(table), self.schema)
         there = keyed_table.buckets_of(table)
         if self.buckets not in (None, there):
             raise PipelineError(f"the table in {self.home.path} has {there} buckets, and cannot get {self.buckets}")
-        self._check_topic(keyed_table.applied_to(table))
+        applied = keyed_table.applied_to(table)
+        self._check_topic(applied)
+        self._followed().check(applied)
 
     def lines(self) -> Lines:
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema.fields)
@@ -173,10 +177,16 @@ class MaterializePlan:
         source = TopicSource(self.source.brokers, self.source.topics, {**self.source.options, "startingOffsets": begun})
         writer = opened(source, self.spark).writeStream.foreachBatch(materializer.apply)
         running = self.running
-        return run(
+        ended = run(
             writer,
             Running(running.name, running.checkpoint, running.follow, running.interval_s, materializer.rows.get),
         )
+        self._followed().write_down(table.applied)
+        return ended
+
+    def _followed(self) -> Followed:
+        checkpoint, table = self.running.checkpoint, f"the table in {self.home.path}"
+        return Followed(self.spark, self.source, checkpoint, table, self.home.read, self.changelog.changes)
 
     def _purpose(self, home: TableHome) -> dict[str, str]:
         return {"pipeline": "materialize", "from": self.topic, "table": home.id}

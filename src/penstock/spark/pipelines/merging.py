@@ -74,7 +74,7 @@ def merge(
     parts = sizes.parts(sum(file.size_bytes for file in small))
     spread = records.coalesce(1) if parts == 1 else records.repartitionByRange(parts, DAY, *_ORDER)
     write_by_day(spread.sortWithinPartitions(DAY, *_ORDER), directory)
-    merged = written_files(files, directory)
+    merged = written_files(files, directory, of_one_partition=False)
     before, after = _rows_by_day(small), _rows_by_day(merged)
     if before != after:
         raise PipelineError(f"merging {len(small)} files made {after} rows of {before}: they are left as they are")

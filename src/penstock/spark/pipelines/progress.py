@@ -40,6 +40,10 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
+    @property
+    def is_shown(self) -> bool:
+        return self._bar is not None
+
     def show(self, totals: Totals) -> None:
         if self._bar is None or self._task is None or not totals.batches:
             return

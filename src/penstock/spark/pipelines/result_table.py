@@ -1,7 +1,8 @@
 """An Iceberg table that results are added to, batch by batch, each once.
 
 Which batch was added last stands in the table and changes in the commit that adds it. Another checkpoint would compute
-the same windows again, under other numbers: it is refused.
+the same windows again, under other numbers: it is refused. So is a state of the same checkpoint that is older than the
+table: its next batches have numbers that were given already, to other windows. Of the last number, the rows tell.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -26,6 +28,8 @@ from penstock.spark.pipelines.table_upkeep import Upkeep
 
 _QUERY = "penstock.query"
 _BATCH = "penstock.batch"
+_BATCH_ROWS = "penstock.batch-rows"
+_MASK = (1 << 64) - 1
 _SMALL_BYTES = 16 << 20
 _SMALL_FILES = 16
 _PROPERTIES = {
@@ -54,21 +58,45 @@ class ResultTable:
                 f"the table {'.'.join(self.table.name())} was written with another checkpoint: with this one its "
                 "windows would be there twice; --to takes another directory"
             )
-        if int(self.table.properties.get(_BATCH, -1)) >= batch_id:
-            rows.write.format("noop").mode("overwrite").save()
+        last = int(self.table.properties.get(_BATCH, -1))
+        if last > batch_id:
+            raise self._is_older(f"batch {batch_id} is to be added, and batch {last} is there")
+        if last == batch_id:
+            self._check_same(rows, batch_id)
             return 0
-        added = self._written(rows)
+        seen = Observation()
+        added = self._written(rows, seen)
         if not added:
             return 0
-        self._commit([], added, {_QUERY: query_id, _BATCH: str(batch_id)})
+        self._commit([], added, {_QUERY: query_id, _BATCH: str(batch_id), _BATCH_ROWS: _told_of(seen.get)})
         self._merge_small()
         self.upkeep.tidy(self.table)
         return sum(file.record_count for file in added)
 
-    def _written(self, rows: DataFrame) -> list[DataFile]:
+    def _check_same(self, rows: DataFrame, batch_id: int) -> None:
+        """Tables of earlier versions do not say what was in their last batch."""
+        found = rows.agg(*self._measures()).first()
+        assert found is not None
+        there, now = self.table.properties.get(_BATCH_ROWS), _told_of(found.asDict())
+        if there not in (None, now):
+            raise self._is_older(f"batch {batch_id} is there with other windows ({there}) than it has now ({now})")
+
+    def _measures(self) -> list[Column]:
+        """Of which windows there are, in any order: sums in them may differ in their last digits when done again."""
+        return [F.count(F.lit(1)).alias("rows"), F.bit_xor(F.xxhash64(*self.order)).alias("checksum")]
+
+    def _is_older(self, what: str) -> PipelineError:
+        return PipelineError(
+            f"the checkpoint is older than the table {'.'.join(self.table.name())}: {what}. To go on would leave "
+            "windows out. Go back to the checkpoint that wrote it, or make the table anew: --to takes another directory"
+        )
+
+    def _written(self, rows: DataFrame, seen: Observation | None = None) -> list[DataFile]:
         directory = self.upkeep.new_directory(self.table)
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # what Iceberg asks for
         one = rows.repartition(1).sortWithinPartitions(*self.order)
+        if seen is not None:
+            one = one.observe(seen, *self._measures())
         one.write.mode("errorifexists").option("compression", "zstd").parquet(directory)
         paths = [entry.path for entry in self.files.list(directory) if entry.name.endswith(".parquet")]
         found = [parquet_file_to_data_file(self.table.io, self.table.metadata, path) for path in paths]
@@ -130,6 +158,10 @@ def check_columns(table: Table, schema: StructType) -> None:
             f"the table {'.'.join(table.name())} has other columns: {_told(there)} there, and {_told(schema)} now; "
             "--to takes another directory"
         )
+
+
+def _told_of(measures: Mapping[str, int | None]) -> str:
+    return f"{measures['rows']} of checksum {(measures['checksum'] or 0) & _MASK:016x}"
 
 
 def _told(schema: StructType) -> str:

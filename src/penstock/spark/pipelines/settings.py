@@ -7,8 +7,12 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-# Parts of a stream's plan that can have no rows are left out, and what they would read is not read.
-STREAMS = {"spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true"}
+STREAMS = {
+    # Parts of a stream's plan that can have no rows are left out, and what they would read is not read.
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true",
+    # As in a session of ours: a batch that is done again has the same tasks, whatever cores there are.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+}
 # RocksDB's memory does not grow with the states that are kept.
 STATES = {
     "spark.sql.streaming.stateStore.providerClass": (

@@ -1,6 +1,7 @@
 """The directory of a table that a pipeline keeps: what is in it, and whether it is ours.
 
 <to>/_penstock/table.json         what it is: which pipeline's, its name, and an id that its checkpoints know it by
+<to>/_penstock/read.json          up to where the topic was read by the last run, where it is a changelog: see behind.py
 <to>/_penstock/checkpoint         Spark's, unless another place was named
 <to>/catalog.db                   Iceberg's catalog, unless another one was named
 <to>/<table>                      the table
@@ -41,6 +42,10 @@ class TableHome:
     @property
     def checkpoint(self) -> str:
         return joined(self.path, _OURS, "checkpoint")
+
+    @property
+    def read(self) -> str:
+        return joined(self.path, _OURS, "read.json")
 
     @property
     def location(self) -> str:
