@@ -161,8 +161,14 @@ def _timed(connector: str, site: Site, repeat: int) -> dict[str, list[Run]]:
 
 def _workers() -> list[int]:
     """Spark keeps those of a job for the next one."""
-    children = psutil.Process().children(recursive=True)
-    return [each.pid for each in children if {"pyspark.daemon", "pyspark.worker"} <= set(each.cmdline())]
+    return [each.pid for each in psutil.Process().children(recursive=True) if _is_worker(each)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return {"pyspark.daemon", "pyspark.worker"} <= set(process.cmdline())
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
 
 
 def _reading(values: Values, share: float, spark, connector: str, site: Site) -> Callable[[int], None]:  # type: ignore[no-untyped-def]
