@@ -92,6 +92,34 @@ def log_of(cluster: Cluster, broker_id: int, topic: str) -> bytes:
     return (cluster[broker_id].data / f"{topic}-0" / f"{0:020}.log").read_bytes()
 
 
+class Writer:
+    """An idempotent producer of numbers."""
+
+    def __init__(self, cluster: Cluster, topic: str, **settings: Any) -> None:
+        self.sent: list[bytes] = []
+        self.acknowledged: list[bytes] = []
+        self.failures: list[KafkaError] = []
+        self._cluster = cluster
+        self._topic = topic
+        self.producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, **settings})
+
+    def send(self) -> None:
+        self.sent.append(b"%d" % len(self.sent))
+        self.producer.produce(self._topic, self.sent[-1], partition=0, on_delivery=self._delivered)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acknowledged.append(message.value() or b"")
+        else:
+            self.failures.append(error)
+
+    def check(self) -> None:
+        """Each was acknowledged and is there, once and in order."""
+        assert self.producer.flush(20) == 0
+        assert self.failures == []
+        assert read(self._cluster, self._topic) == self.acknowledged == self.sent
+
+
 @pytest.mark.parametrize("configs", [{}, PAGE_CACHE], ids=["fdatasync", "page-cache"])
 def test_given_a_leader_that_is_killed_when_it_comes_back_then_all_is_there_and_the_logs_are_the_same(
     cluster: Cluster, topic_name: str, configs: dict[str, object]
@@ -119,37 +147,23 @@ def test_given_producers_that_never_stop_when_each_broker_is_killed_in_turn_then
 ) -> None:
     with RawClient(cluster[1].address) as client:
         create_topic_on(client, topic_name, replicas=ALL)
-    acknowledged: list[bytes] = []
-    failures: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            acknowledged.append(message.value() or b"")
-        else:
-            failures.append(error)
-
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 1})
-    sent: list[bytes] = []
+    writer = Writer(cluster, topic_name, **{"linger.ms": 1})
 
     def produced(count: int) -> bool:
         """Goes on until so many more were acknowledged."""
-        value = b"%d" % len(sent)
-        sent.append(value)
-        producer.produce(topic_name, value, partition=0, on_delivery=delivered)
-        producer.poll(0.002)
-        return len(acknowledged) >= count
+        writer.send()
+        writer.producer.poll(0.002)
+        return len(writer.acknowledged) >= count
 
     for broker_id in ALL:
-        eventually(lambda: produced(len(acknowledged) + 1), 20)
+        eventually(lambda: produced(len(writer.acknowledged) + 1), 20)
         cluster[broker_id].kill()
-        target = len(acknowledged) + 50
+        target = len(writer.acknowledged) + 50
         eventually(lambda: produced(target), 20, "nothing was acknowledged any more")  # noqa: B023 - called at once
         cluster[broker_id].restart(same_port=True)
         eventually(lambda: in_sync(cluster, topic_name) == [1, 2, 3], 20)
 
-    assert producer.flush(20) == 0
-    assert failures == []
-    assert read(cluster, topic_name) == acknowledged == sent
+    writer.check()
 
 
 def test_given_records_that_no_other_replica_got_when_their_leader_comes_back_then_it_gives_them_up(
@@ -250,37 +264,23 @@ def test_given_a_producer_that_never_stops_when_the_leader_is_told_to_stop_then_
     with Cluster.start(tmp_path, brokers=3, **{"broker.session.timeout.ms": 60_000}) as cluster:
         with RawClient(cluster[1].address) as client:
             create_topic_on(client, topic_name, replicas=ALL)
-        sent: list[bytes] = []
-        acknowledged: list[bytes] = []
-        failures: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                acknowledged.append(message.value() or b"")
-            else:
-                failures.append(error)
-
-        patience = {"message.timeout.ms": 20_000, "linger.ms": 0}
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, **patience})
+        writer = Writer(cluster, topic_name, **{"message.timeout.ms": 20_000, "linger.ms": 0})
 
         def keep_busy() -> None:
             """So that some are always under way."""
-            while len(producer) < 100:
-                sent.append(b"%d" % len(sent))
-                producer.produce(topic_name, sent[-1], partition=0, on_delivery=delivered)
-            producer.poll(0.001)
+            while len(writer.producer) < 100:
+                writer.send()
+            writer.producer.poll(0.001)
 
         with ThreadPoolExecutor(1) as pool:
-            while not acknowledged and not failures:
+            while not writer.acknowledged and not writer.failures:
                 keep_busy()
             stopped = pool.submit(cluster[1].stop)
             while not stopped.done():
                 keep_busy()
         stopped.result()
 
-        assert producer.flush(20) == 0
-        assert failures == []
-        assert read(cluster, topic_name) == acknowledged == sent
+        writer.check()
 
 
 def test_given_a_first_replica_that_came_back_when_it_is_elected_then_it_leads_again_at_once(

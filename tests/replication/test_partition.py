@@ -27,7 +27,7 @@ from penstock.replication.fetch_session import Serving
 from penstock.replication.follower import FetchAnswer
 from penstock.replication.isr import Proposal
 from penstock.replication.partition import SILENT_MS, Partition
-from penstock.replication.turned_away import AWAITED_MS, MAX_AWAITED, TurnedAway
+from penstock.replication.turned_away import AWAITED_MS, MAX_AWAITED
 from penstock.runtime.files import Files
 from penstock.runtime.tasks import TaskGroup
 from penstock.runtime.tick import Tick
@@ -618,18 +618,16 @@ async def test_given_an_instance_of_an_older_epoch_when_it_is_turned_away_then_w
 async def test_given_producers_without_end_that_are_turned_away_then_each_is_forgotten_in_time_and_few_are_kept(
     tmp_path: Path, files: Files
 ) -> None:
-    partition, turned_away = a_partition_no_longer_led(tmp_path, files), TurnedAway()
-    partition.missed(turned_away)
-    partition._turned_away = turned_away
+    partition = a_partition_no_longer_led(tmp_path, files)
     for number in range(3 * MAX_AWAITED):
         outcome_of(partition, Told(), 1_000 + number, 0)
         partition.look_around(number, is_overdue=False)
-    assert len(turned_away) == MAX_AWAITED
+    assert len(partition.turned_away) == MAX_AWAITED
 
     partition.look_around(3 * MAX_AWAITED + AWAITED_MS // 2, is_overdue=False)
     outcome_of(partition, Told(), 1, 0)
     partition.look_around(3 * MAX_AWAITED + AWAITED_MS, is_overdue=False)
-    assert len(turned_away) == 1
+    assert len(partition.turned_away) == 1
 
 
 async def test_given_a_producer_that_was_forgotten_for_others_when_its_next_batch_comes_then_it_is_not_the_first(

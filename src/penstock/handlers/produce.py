@@ -281,7 +281,7 @@ async def _verify(broker: Broker, partition: Partition, batch: BatchHeader, call
             knows_abortable=call.version >= ABORTABLE_SINCE,
         )
     except BrokerError as unverified:
-        raise partition.turned_away(batch, unverified) from None
+        raise partition.turned_away.told(batch, unverified) from None
     if not is_current and partition.verification.is_needed(batch):
         raise BrokerError(ErrorCode.INVALID_TXN_STATE, f"{partition.topic_partition}: the transaction has ended")
     if adds and batch.base_sequence != 0 and batch.producer_id not in partition.log.producers.entries:
@@ -291,4 +291,4 @@ async def _verify(broker: Broker, partition: Partition, batch: BatchHeader, call
             f"{partition.topic_partition}: the first batch of producer {batch.producer_id} has sequence number"
             f" {batch.base_sequence}",
         )
-        raise partition.too_early(batch, error)
+        raise partition.turned_away.instead_of(batch, error)

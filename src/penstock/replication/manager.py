@@ -410,7 +410,7 @@ class ReplicaManager:
         # By now the image may say something else than when it was decided to open this partition.
         current = self._image.topics_by_id.get(topic.topic_id, topic)
         for missed in self._missed.of(topic.name.encode(), topic.topic_id, index, self._clock.monotonic_ms()):
-            partition.missed(missed)
+            partition.turned_away.join(missed)
         self._take_role(partition, current.partitions[index])
 
     def _change(self, change: PartitionChange) -> None:

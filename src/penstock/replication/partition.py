@@ -77,7 +77,6 @@ class Partition(ReadablePartition):
         "_stamps",
         "_tick",
         "_told_removable_end",
-        "_turned_away",
         "_unacknowledged",
         "admission",
         "broker_id",
@@ -89,6 +88,7 @@ class Partition(ReadablePartition):
         "metrics",
         "min_isr",
         "topic_id",
+        "turned_away",
         "verification",
     )
 
@@ -135,7 +135,7 @@ class Partition(ReadablePartition):
         self._staged: list[Append] = []
         self._staged_bytes = 0
         self._staged_records = 0
-        self._turned_away = TurnedAway()
+        self.turned_away = TurnedAway()
         self._unacknowledged = Unacknowledged()
         self.verification = Verification(log)
         self.configure(config)
@@ -175,7 +175,7 @@ class Partition(ReadablePartition):
             return
         # In the first epoch of all, nobody has led before.
         is_from_another = state.leader_epoch > 0 and (self._has_replicas or self.follower is not None)
-        self._turned_away.led_anew(not_leading(self.topic_partition) if is_from_another else None)
+        self.turned_away.led_anew(not_leading(self.topic_partition) if is_from_another else None)
         self.follower = None
         self.is_forsaken = False
         self.leader_epoch = state.leader_epoch
@@ -321,8 +321,8 @@ class Partition(ReadablePartition):
             self._look_for_contact(is_overdue, now_ms)
         if self._unacknowledged.waiting:
             self.expire(now_ms)
-        if self._turned_away.is_of_use:
-            self._turned_away.forget_old(now_ms)
+        if self.turned_away.is_of_use:
+            self.turned_away.forget_old(now_ms)
         if self._flushes_in_time:
             self.flush_if_due(now_ms)
         if self._has_replicas and self.refusal is None:
@@ -447,18 +447,18 @@ class Partition(ReadablePartition):
     ) -> None:
         """Stage one checked batch; `appender` hears the outcome. Raises BrokerError when it cannot even be staged."""
         if self.refusal is not None:
-            raise self._turned_away.told(header, self.refusal.anew())
+            raise self.turned_away.told(header, self.refusal.anew())
         if self.is_forsaken:
-            raise self._turned_away.told(header, not_leading(self.topic_partition))
+            raise self.turned_away.told(header, not_leading(self.topic_partition))
         if acks == ACKS_ALL:
             if len(self._isr.members) < self.min_isr:
                 too_few = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic_partition}: {self._too_few()}")
-                raise self._turned_away.told(header, too_few)
+                raise self.turned_away.told(header, too_few)
         elif self._has_replicas and self._replication is not None and self._replication.is_overdue:
             # acks=all needs no such rule: what the other replicas do not fetch in this epoch is not committed.
-            raise self._turned_away.told(header, not_leading(self.topic_partition))
-        if self._turned_away.is_of_use:
-            self._turned_away.check_first(header, self.log.producers.entries)
+            raise self.turned_away.told(header, not_leading(self.topic_partition))
+        if self.turned_away.is_of_use:
+            self.turned_away.check_first(header, self.log.producers.entries)
         if not self._staged:
             self._tick.write(self._write)
         log_append_time_ms = header.max_timestamp if self._stamps else -1
@@ -467,8 +467,8 @@ class Partition(ReadablePartition):
             next_offset = base_offset + header.last_offset_delta + 1
             self._staged_bytes += len(batch)
             self._staged_records += header.records_count
-            if self._turned_away.is_of_use:
-                self._turned_away.came(header)
+            if self.turned_away.is_of_use:
+                self.turned_away.came(header)
         except DuplicateBatch as original:
             base_offset, next_offset = original.base_offset, original.last_offset + 1
             if self._stamps:
@@ -479,20 +479,8 @@ class Partition(ReadablePartition):
             appender = Repetition(appender, repeated)
             base_offset, next_offset = NO_OFFSET, repeated.before_offset
         except BrokerError as error:
-            raise self.too_early(header, error) from None
+            raise self.turned_away.instead_of(header, error) from None
         self._staged.append(Append(appender, slot, base_offset, next_offset, log_append_time_ms, acks, deadline_ms))
-
-    def missed(self, turned_away: TurnedAway) -> None:
-        """Batches that were refused before this partition could be found here."""
-        self._turned_away.join(turned_away)
-
-    def turned_away(self, header: BatchHeader, error: BrokerError) -> BrokerError:
-        """`error`, with which a batch was refused before it came to `append`."""
-        return self._turned_away.told(header, error)
-
-    def too_early(self, header: BatchHeader, error: BrokerError) -> BrokerError:
-        """What a batch is refused with for which the answer is `error`: perhaps another comes before it yet."""
-        return self._turned_away.instead_of(header, error)
 
     def append_marker(
         self, marker: EndMarker, transaction_version: int, now_ms: int, appender: Appender, slot: int
@@ -516,7 +504,7 @@ class Partition(ReadablePartition):
         except BrokerError as error:
             self.metrics.produce_errors += 1
             for batch in batches:
-                self._turned_away.told(read_header(batch.view), error)
+                self.turned_away.told(read_header(batch.view), error)
             for append in staged:
                 append.appender.failed(append.slot, error)
             return

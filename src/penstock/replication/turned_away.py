@@ -45,6 +45,11 @@ class _Awaited:
     # When it was looked at first; anew with every batch that is turned away for a reason of its own.
     since_ms: int | None = None
 
+    def reaches(self, batch: BatchHeader) -> None:
+        """This one has to come again, too, before another may be out of order."""
+        if is_before(self.last_sequence, batch.base_sequence):
+            self.last_sequence = batch.base_sequence
+
 
 class TurnedAway:
     __slots__ = ("_awaited", "_by_another", "_led_since_ms", "is_of_use")
@@ -82,7 +87,7 @@ class TurnedAway:
                 awaited.since_ms = None
                 if is_before(batch.base_sequence, awaited.first_sequence):
                     awaited.first_sequence = batch.base_sequence
-                self._behind(batch, awaited)
+                awaited.reaches(batch)
         return error
 
     def _await(self, batch: BatchHeader, error: BrokerError) -> None:
@@ -102,7 +107,8 @@ class TurnedAway:
             raise self._by_another.anew()
         awaited = self._of(batch)
         if awaited is not None and awaited.first_sequence != batch.base_sequence:
-            raise self._behind(batch, awaited)
+            awaited.reaches(batch)
+            raise awaited.error.anew()
 
     def instead_of(self, batch: BatchHeader, error: BrokerError) -> BrokerError:
         """What a batch is refused with that the log did not take."""
@@ -110,14 +116,9 @@ class TurnedAway:
             return error
         awaited = self._of(batch)
         if awaited is not None:
-            return self._behind(batch, awaited)
+            awaited.reaches(batch)
+            return awaited.error.anew()
         return self._by_another.anew() if self._by_another is not None else error
-
-    def _behind(self, batch: BatchHeader, awaited: _Awaited) -> BrokerError:
-        """It has to come again, too, before another may be out of order."""
-        if is_before(awaited.last_sequence, batch.base_sequence):
-            awaited.last_sequence = batch.base_sequence
-        return awaited.error.anew()
 
     def came(self, batch: BatchHeader) -> None:
         awaited = self._awaited.get(batch.producer_id)
