@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -195,8 +196,28 @@ def test_given_a_table_when_batches_are_done_again_then_every_window_is_there_on
     assert len(table.inspect.files()) == 1  # small ones are merged
     assert table.scan().to_arrow().num_rows == 2
     assert "other columns" in logs.refusal(to=logs.table, group_by=["service"], checkpoint=f"{logs.table}-other")
-    with pytest.raises(PipelineError, match="was written with another checkpoint"):
-        logs.run(to=logs.table, checkpoint=f"{logs.table}-other")
+    assert "was written with another checkpoint" in logs.refusal(to=logs.table, checkpoint=f"{logs.table}-other")
+
+
+def test_given_a_table_from_a_backup_when_its_checkpoint_is_newer_then_it_is_refused_and_nothing_is_left_out(
+    logs: Logs,
+) -> None:
+    table, backup = Path(logs.table), Path(f"{logs.table}-backup")
+    checkpoint = table / "_penstock/checkpoint"
+    logs.say(("00:01", "web", "info", 1.0), ("02:00", "web", "info", 1.0))
+    logs.run(to=logs.table)
+    shutil.copytree(table, backup)
+    logs.say(("04:00", "web", "info", 1.0))
+    logs.run(to=logs.table)
+    assert logs.rows() == [(0, "web", 1), (2, "web", 1)]
+
+    shutil.rmtree(backup / "_penstock/checkpoint")
+    checkpoint.rename(backup / "_penstock/checkpoint")
+    shutil.rmtree(table)
+    backup.rename(table)
+
+    assert logs.rows() == [(0, "web", 1)]
+    assert "is behind its checkpoint" in logs.refusal(to=logs.table)
 
 
 @pytest.mark.parametrize("to_table", [False, True], ids=["topic", "table"])

@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.pipelines import table_home
+from penstock.spark.pipelines.checkpoints import Batch
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.result_table import ResultTable, open_result_table
+from penstock.spark.pipelines.result_table import ResultTable, check_reached, open_result_table
 
 SCHEMA = "window_start TIMESTAMP, service STRING, average DOUBLE"
 
@@ -60,3 +61,28 @@ def test_given_the_last_batch_when_it_is_done_again_then_it_is_there_unless_it_h
             a_table(spark, tmp_path).add(windows(spark, *others), "query", 3)
 
     assert minutes_in(table) == [1, 2]
+
+
+def test_given_a_table_older_than_its_checkpoint_when_it_is_looked_at_then_it_is_refused_and_batches_without_rows_count(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table, none = a_table(spark, tmp_path), windows(spark)
+    behind = r"is behind its checkpoint /ck, as one from a backup is: {}, and batch {} is done"
+    check_reached(None, Batch("query", -1), "/ck")
+    check_reached(table.table, Batch("query", -1), "/ck")
+    for missing in (None, table.table):
+        with pytest.raises(PipelineError, match=behind.format("no batch is in it", 0)):
+            check_reached(missing, Batch("query", 0), "/ck")
+
+    table.add(none, "query", 0)
+    check_reached(table.table, None, "/ck")  # a new query may begin: there is nothing yet
+    table.add(windows(spark, (1, 0.5)), "query", 1)
+    table.add(none, "query", 2)
+
+    there = a_table(spark, tmp_path).table
+    check_reached(there, Batch("query", 2), "/ck")
+    with pytest.raises(PipelineError, match=behind.format("batch 2 is the last one in it", 3)):
+        check_reached(there, Batch("query", 3), "/ck")
+    for other in (None, Batch("another", 2)):
+        with pytest.raises(PipelineError, match="was written with another checkpoint"):
+            check_reached(there, other, "/ck")

@@ -104,6 +104,7 @@ def plan_aggregate(
     running = Running(f"aggregate {', '.join(source.topics)}", files.qualified(place), follow, interval_s)
     plan = AggregatePlan(spark, source, query, target, answer, running)
     checkpoints.check(files, running.checkpoint, plan.purpose(target), _NEWER)
+    target.check_reached(files, running.checkpoint)
     return plan
 
 

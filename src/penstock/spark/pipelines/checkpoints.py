@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from penstock.spark.errors import BadOffsets
 from penstock.spark.offsets_json import StreamOffsets, parse_offsets
@@ -18,6 +19,11 @@ from penstock.spark.pipelines.files import Files, joined, read_json
 _MARKER = "penstock.json"
 _VERSION = "v1"
 _NONE_YET = "-"
+
+
+class Batch(NamedTuple):
+    query_id: str
+    number: int
 
 
 def check(files: Files, checkpoint: str, purpose: Mapping[str, str], newer: Collection[str] = ()) -> bool:
@@ -55,17 +61,31 @@ def claim(files: Files, checkpoint: str, purpose: Mapping[str, str], newer: Coll
         raise PipelineError(f"the checkpoint {checkpoint} cannot be claimed: its {_MARKER} is gone again")
 
 
+def last_done(files: Files, checkpoint: str) -> Batch | None:
+    """None where no query has begun; -1 where its first batch is not done."""
+    query = read_json(files, joined(checkpoint, "metadata"))
+    if query is None:
+        return None
+    number = _last_number(files, checkpoint)
+    return Batch(str(query.get("id")), -1 if number is None else number)
+
+
 def committed(files: Files, checkpoint: str) -> StreamOffsets | None:
     """Up to where a query with one source has read, by its last batch that is done; None where that is not known.
 
     Spark writes a version, facts about the batch, and a line for each source.
     """
-    done = [int(entry.name) for entry in files.list(joined(checkpoint, "commits")) if entry.name.isdigit()]
-    path = joined(checkpoint, "offsets", str(max(done, default=0)))
-    lines = (files.read(path) or "").splitlines() if done else []
+    number = _last_number(files, checkpoint)
+    path = joined(checkpoint, "offsets", str(number))
+    lines = [] if number is None else (files.read(path) or "").splitlines()
     if len(lines) != 3 or lines[0] != _VERSION or lines[2] == _NONE_YET:
         return None
     try:
         return parse_offsets(lines[2], path)
     except BadOffsets as error:
         raise PipelineError(f"{path} is damaged: {error}") from None
+
+
+def _last_number(files: Files, checkpoint: str) -> int | None:
+    done = [int(entry.name) for entry in files.list(joined(checkpoint, "commits")) if entry.name.isdigit()]
+    return max(done, default=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import urlparse
@@ -58,7 +58,9 @@ def _told(
 
 class Files:
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark._jvm
+        # By their whole names: asked for package by package, Java looks for a class of each package's name in every jar.
+        self._class = partial(getattr, spark._jvm)
+        self._path_class: Any = self._class("org.apache.hadoop.fs.Path")
         self._configuration: Any = spark._jsc.hadoopConfiguration()
 
     def qualified(self, path: str) -> str:
@@ -143,10 +145,11 @@ class Files:
         """In place of what is there. Readers see the old text or the new one."""
         system, there = self._at(path)
         draft = self._draft(path, text)
-        overwrite = self._jvm.org.apache.hadoop.fs.Options.Rename.OVERWRITE
-        options = self._jvm.java.lang.reflect.Array.newInstance(overwrite.getClass(), 1)
+        overwrite = self._class("org.apache.hadoop.fs.Options$Rename").OVERWRITE
+        options = self._class("java.lang.reflect.Array").newInstance(overwrite.getClass(), 1)
         options[0] = overwrite
-        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(system.getUri(), self._configuration)
+        contexts = self._class("org.apache.hadoop.fs.FileContext")
+        context = contexts.getFileContext(system.getUri(), self._configuration)
         context.rename(draft, there, options)
 
     @_told
@@ -189,7 +192,7 @@ class Files:
 
     def _path(self, path: str) -> Any:
         try:
-            return self._jvm.org.apache.hadoop.fs.Path(path)
+            return self._path_class(path)
         except Py4JJavaError as error:
             raise PipelineError(f'"{path}" is no path: {_first_line(error)}') from None
 

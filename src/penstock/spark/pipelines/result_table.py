@@ -2,7 +2,8 @@
 
 Which batch was added last stands in the table and changes in the commit that adds it. Another checkpoint would compute
 the same windows again, under other numbers: it is refused. So is a state of the same checkpoint that is older than the
-table: its next batches have numbers that were given already, to other windows. Of the last number, the rows tell.
+table: its next batches have numbers that were given already, to other windows. Of the last number, the rows tell. And
+so is one that is newer, beside a table from a backup: batches without rows are counted too, so what is missing shows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.spark.pipelines.checkpoints import Batch
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.iceberg_catalog import NAMESPACE, open_catalog
@@ -27,7 +29,8 @@ from penstock.spark.pipelines.table_home import HOME_ID, SPARK_SCHEMA, TableHome
 from penstock.spark.pipelines.table_upkeep import Upkeep
 
 _QUERY = "penstock.query"
-_BATCH = "penstock.batch"
+_BATCH = "penstock.batch"  # the last one that had rows
+_DONE = "penstock.done"  # the last one; tables of earlier versions do not say it
 _BATCH_ROWS = "penstock.batch-rows"
 _MASK = (1 << 64) - 1
 _SMALL_BYTES = 16 << 20
@@ -52,12 +55,7 @@ class ResultTable:
 
     def add(self, rows: DataFrame, query_id: str, batch_id: int) -> int:
         """How many were added, which is none when they are there. All of `rows` is computed, once, either way."""
-        by = self.table.properties.get(_QUERY, query_id)
-        if by != query_id:
-            raise PipelineError(
-                f"the table {'.'.join(self.table.name())} was written with another checkpoint: with this one its "
-                "windows would be there twice; --to takes another directory"
-            )
+        _check_same_query(self.table, query_id)
         last = int(self.table.properties.get(_BATCH, -1))
         if last > batch_id:
             raise self._is_older(f"batch {batch_id} is to be added, and batch {last} is there")
@@ -66,9 +64,11 @@ class ResultTable:
             return 0
         seen = Observation()
         added = self._written(rows, seen)
+        done = {_QUERY: query_id, _DONE: str(batch_id)}
         if not added:
+            self._commit([], [], done)
             return 0
-        self._commit([], added, {_QUERY: query_id, _BATCH: str(batch_id), _BATCH_ROWS: _told_of(seen.get)})
+        self._commit([], added, {**done, _BATCH: str(batch_id), _BATCH_ROWS: _told_of(seen.get)})
         self._merge_small()
         self.upkeep.tidy(self.table)
         return sum(file.record_count for file in added)
@@ -105,11 +105,12 @@ class ResultTable:
     def _commit(self, old: list[DataFile], new: list[DataFile], properties: Mapping[str, str]) -> None:
         try:
             with self.table.transaction() as transaction:
-                with transaction.update_snapshot().overwrite() as replace:
-                    for file in old:
-                        replace.delete_data_file(file)
-                    for file in new:
-                        replace.append_data_file(file)
+                if old or new:
+                    with transaction.update_snapshot().overwrite() as replace:
+                        for file in old:
+                            replace.delete_data_file(file)
+                        for file in new:
+                            replace.append_data_file(file)
                 if properties:
                     transaction.set_properties(dict(properties))
         except CommitFailedException:
@@ -139,7 +140,7 @@ def open_result_table(
     assert opened is not None
     columns = to_arrow_schema(schema, timezone="UTC")
     opened.create_namespace_if_not_exists(NAMESPACE)
-    properties = {**_PROPERTIES, HOME_ID: home.id, SPARK_SCHEMA: schema.json()}
+    properties = {**_PROPERTIES, HOME_ID: home.id, SPARK_SCHEMA: schema.json(), _DONE: "-1"}
     with suppress(TableAlreadyExistsError):
         made = opened.create_table(home.identifier, columns, location=home.location, properties=properties)
         with made.transaction() as transaction:
@@ -157,6 +158,34 @@ def check_columns(table: Table, schema: StructType) -> None:
         raise PipelineError(
             f"the table {'.'.join(table.name())} has other columns: {_told(there)} there, and {_told(schema)} now; "
             "--to takes another directory"
+        )
+
+
+def check_reached(table: Table | None, read: Batch | None, checkpoint: str) -> None:
+    """`read` is the last batch that is done by the checkpoint. Raises PipelineError when the table lacks some."""
+    if table is not None:
+        _check_same_query(table, None if read is None else read.query_id)
+        if _DONE not in table.properties:
+            return
+    if read is None:
+        return
+    is_ours = table is not None and table.properties.get(_QUERY) == read.query_id
+    done = int(table.properties[_DONE]) if table is not None and is_ours else -1
+    if done < read.number:
+        there = f"batch {done} is the last one in it" if done >= 0 else "no batch is in it"
+        raise PipelineError(
+            f"the table is behind its checkpoint {checkpoint}, as one from a backup is: {there}, and batch {read.number} "
+            "is done. Windows would be left out. Go back to the checkpoint of that time, or make the table anew: --to "
+            "takes another directory"
+        )
+
+
+def _check_same_query(table: Table, query_id: str | None) -> None:
+    """None begins anew, which any may do while there are no rows."""
+    if _BATCH in table.properties and table.properties.get(_QUERY) != query_id:
+        raise PipelineError(
+            f"the table {'.'.join(table.name())} was written with another checkpoint: with this one its windows would "
+            "be there twice; --to takes another directory"
         )
 
 

@@ -10,10 +10,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from penstock.spark.pipelines import table_home
+from penstock.spark.pipelines import checkpoints, table_home
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.result_table import ResultTable, check_columns, open_result_table
+from penstock.spark.pipelines.result_table import ResultTable, check_columns, check_reached, open_result_table
 from penstock.spark.pipelines.running import Ended, Running, run
 from penstock.spark.pipelines.settings import STATES, STREAMS, settings
 from penstock.spark.pipelines.table_home import TableHome
@@ -55,6 +55,9 @@ class WindowTopic:
 
     def check(self, answer: Answer) -> None:
         self.brokers.partitions_of([self.topic, *([answer.quarantine] if answer.quarantine else [])])
+
+    def check_reached(self, files: Files, checkpoint: str) -> None:
+        """A topic is not put back from a backup."""
 
     def made(self, files: Files) -> WindowTopic:
         return self
@@ -102,6 +105,11 @@ class WindowTable:
         found = table_home.load(Files(answer.windows.sparkSession), self.home, self.catalog)
         if found is not None:
             check_columns(found, answer.windows.schema)
+
+    def check_reached(self, files: Files, checkpoint: str) -> None:
+        """Raises PipelineError when the table lacks what is done by the checkpoint."""
+        found = table_home.load(files, self.home, self.catalog)
+        check_reached(found, checkpoints.last_done(files, checkpoint), checkpoint)
 
     def made(self, files: Files) -> WindowTable:
         return replace(self, home=table_home.made(files, self.home))
