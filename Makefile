@@ -28,7 +28,7 @@ check: install
 
 # The full counts of the crash and fault tests; PENSTOCK_TEST_SEED=... repeats a run.
 chaos: install
-	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos tests/simulation tests/spark/test_*_kill.py
+	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos tests/simulation tests/spark/test_*_kill.py tests/spark/test_stores.py
 
 # Beside Apache Kafka and others: every row into bench/results/latest.json. ARGS=--resume goes on with a run that was stopped.
 bench: install

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Brings the jars of tests/compat/java/pom.xml into .jars/lib, those of tests/spark/java/pom.xml into .jars/spark and those of
-# tests/spark/java/hdfs/pom.xml into .jars/hdfs, and compiles the Java test driver and the Java example into .jars/driver.jar;
-# one of the three with the argument `kafka`, `spark` or `hdfs`. Where pyspark is installed, local files for its tests
+# Brings the jars of tests/compat/java/pom.xml into .jars/lib, those of tests/spark/java/pom.xml into .jars/spark, those of
+# tests/spark/java/hdfs/pom.xml into .jars/hdfs and those of tests/spark/java/s3/pom.xml into .jars/s3, and compiles the Java test
+# driver and the Java example into .jars/driver.jar; one of the four with the argument `kafka`, `spark`, `hdfs` or `s3`. Where pyspark is installed, local files for its tests
 # (.jars/local-files.jar) and an archive of Spark's classes come with `spark`. Quick when all are there already. Exit codes:
 # 0 ready; 3 Maven or a JDK is missing or out of reach (the tests that need the jars are skipped then); anything else is an
 # error in the sources.
@@ -134,4 +134,7 @@ if asked_for hdfs; then
         fetch "Hadoop's HDFS" "$project/tests/spark/java/hdfs/pom.xml" hdfs
         quicken_hdfs
     fi
+fi
+if asked_for s3; then
+    fetch "Hadoop's client of S3" "$project/tests/spark/java/s3/pom.xml" s3
 fi

@@ -17,6 +17,7 @@ from tests.testkit.java import PROJECT
 start_quickly(os.environ)
 
 _HERE = Path(__file__).parent
+_JARS = PROJECT / ".jars"
 _TIMEOUT_S = 180
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
@@ -52,8 +53,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
             # Who closes a file on HDFS asks whether it is whole, and if it is not yet, again after 400 ms.
             "spark.hadoop.dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10",
-            # Spark's own Kafka connector, where it was to be had: a running session takes no further jars.
-            "spark.jars": ",".join(map(str, sorted((PROJECT / ".jars/spark").glob("*.jar")))),
+            # Spark's own Kafka connector and Hadoop's client of S3, where they were to be had: a running session takes
+            # no further jars.
+            "spark.jars": ",".join(
+                str(jar) for name in ("spark", "s3") for jar in sorted((_JARS / name).glob("*.jar"))
+            ),
         },
     )
     made.sparkContext.setLogLevel("ERROR")

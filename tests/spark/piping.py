@@ -50,7 +50,8 @@ def delete(bootstrap: str, topic: str) -> None:
 
 
 def fill(bootstrap: str, topic: str, records: Iterable[Given]) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+    # In order without being idempotent, for which librdkafka waits half a second at the start.
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "max.in.flight": 1, "linger.ms": 5})
     for record in records:
         producer.produce(
             topic,
@@ -72,7 +73,8 @@ def read(bootstrap: str, topic: str) -> list[list[Found]]:
     """What a reader of committed records finds in each partition, up to where it ends now."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "never-joined", "isolation.level": "read_committed"}
     settings |= {"auto.offset.reset": "error"}
-    with closing(Consumer(settings | {"enable.partition.eof": True})) as consumer:
+    # The end is only told by an answer without records, which waits for some.
+    with closing(Consumer(settings | {"enable.partition.eof": True, "fetch.wait.max.ms": 10})) as consumer:
         partitions = consumer.list_topics(topic, _TIMEOUT_S).topics[topic].partitions
         found: list[list[Found]] = [[] for _ in partitions]
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])

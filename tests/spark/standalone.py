@@ -20,6 +20,7 @@ from tests.testkit import eventually
 
 _HOME = Path(pyspark.__file__).parent
 _HOST = "127.0.0.1"
+_SETTINGS = ("spark.ui.enabled=false", "spark.executor.memory=512m", "spark.executor.cores=1")
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 10
 _ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -34,15 +35,19 @@ class Standalone:
 
     def run(self, script: Path, *arguments: str, timeout_s: float) -> str:
         """A driver of its own; what it printed. Raises AssertionError with what it said if it fails."""
-        ran = subprocess.run(
-            [sys.executable, str(script), self.address, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            env=_environment(),
-        )
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
+        return _run([sys.executable, str(script), self.address, *arguments], timeout_s)
+
+    def pipeline(self, *arguments: str, timeout_s: float) -> str:
+        """`penstock pipeline`, on the cluster; what it printed, likewise."""
+        settings = [part for setting in _SETTINGS for part in ("--spark", setting)]
+        command = [sys.executable, "-m", "penstock.cli.main", "pipeline", *arguments]
+        return _run([*command, "--master", self.address, *settings], timeout_s)
+
+
+def _run(command: Sequence[str], timeout_s: float) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=_environment())
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
 
 
 @contextlib.contextmanager

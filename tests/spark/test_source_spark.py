@@ -164,6 +164,21 @@ def test_given_a_session_that_pushes_no_filters_down_when_only_registered_then_i
     assert load(other, topic).filter("partition = 0").count() == 10
 
 
+@pytest.mark.parametrize(("chosen", "then"), [(None, "false"), ("true", "true")])
+def test_given_a_session_of_somebody_else_s_when_registered_then_its_streams_keep_their_tasks_unless_it_says_otherwise(
+    spark: SparkSession, chosen: str | None, then: str
+) -> None:
+    key = "spark.sql.adaptive.streaming.stateless.enabled"
+    other = spark.newSession()
+    other.conf.unset(key)
+    if chosen is not None:
+        other.conf.set(key, chosen)
+
+    register(other)
+
+    assert other.conf.get(key) == then
+
+
 # Streams
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+_COALESCED_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
 _SETTINGS = {
     # What a reader is told of filters decides how much it fetches; Spark keeps that from Python readers by default.
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -16,9 +17,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # What Iceberg asks for of Parquet files.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Else how many tasks a batch of a stream has behind a shuffle follows from the cores that are there just then. The
-    # sink knows what it has written by task: done again with others, a batch would be there twice.
-    "spark.sql.adaptive.streaming.stateless.enabled": "false",
     # Python tells when a source reads on: a bar that Spark draws over it helps nobody.
     "spark.ui.showConsoleProgress": "false",
 }
@@ -44,11 +42,17 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("penstock")` known to a session."""
+    """Makes `format("penstock")` known to a session, whose streams keep their tasks then, unless it says otherwise.
+
+    Else how many tasks a batch of a stream has behind a shuffle follows from the cores that are there just then. The
+    sink knows what it has written by task: done again with others, a batch would be there twice.
+    """
     from penstock.spark.data_source import PenstockDataSource
 
     with _active(spark):
         spark.dataSource.register(PenstockDataSource)
+    if spark.conf.get(_COALESCED_STREAMS, None) is None:
+        spark.conf.set(_COALESCED_STREAMS, "false")
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Small files on whatever file system Spark can reach: Hadoop's FileSystem, through the session's JVM.
 
 A path is a local path or a URL. What is written here is markers and state of a few kilobytes. `create` is how two
-that begin at the same moment find out that they are two: the file appears whole, and for one of them only.
+that begin at the same moment find out that they are two: the file appears whole, and for one of them only. File
+systems do that by a rename, stores that have none worth the name by a condition on the upload itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from penstock.spark.pipelines.errors import PipelineError
+
+# What Hadoop's clients of object stores are asked for: the upload fails, at its end, when there is something by now.
+_CONDITIONAL = "fs.option.create.conditional.overwrite"
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -58,7 +62,7 @@ def _told(
 
 class Files:
     def __init__(self, spark: SparkSession) -> None:
-        # By their whole names: asked for package by package, Java looks for a class of each package's name in every jar.
+        # By their whole names: asked package by package, Java looks for a class of each package's name in every jar.
         self._class = partial(getattr, spark._jvm)
         self._path_class: Any = self._class("org.apache.hadoop.fs.Path")
         self._configuration: Any = spark._jsc.hadoopConfiguration()
@@ -120,22 +124,18 @@ class Files:
         system, there = self._at(path)
         if system.exists(there):
             return False
-        draft = self._draft(path, text)
-        local, is_mine, why = local_path(_url(there)), False, "the file system did not rename its draft"
+        is_mine, why = False, "the file system did not rename its draft"
         try:
-            if local is not None:
-                # A rename would replace what somebody else has just made; a link does not.
-                Path(local).hardlink_to(local_path(_url(draft)) or "")
+            if system.hasPathCapability(there, _CONDITIONAL):
+                _written(system.createFile(there).opt(_CONDITIONAL, True).build(), text)
                 is_mine = True
             else:
-                is_mine = bool(system.rename(draft, there))
+                is_mine = self._renamed(path, text)
         except OSError as error:
             why = str(error)
         except Py4JJavaError as error:
             why = _first_line(error)
-        if local is not None or not is_mine:
-            system.delete(draft, False)
-        # File systems differ in how they say that the target is there, so it is looked at.
+        # They differ in how they say that the target is there, so it is looked at.
         if not is_mine and not system.exists(there):
             raise PipelineError(f"{path} cannot be made: {why}")
         return is_mine
@@ -144,6 +144,10 @@ class Files:
     def write(self, path: str, text: str) -> None:
         """In place of what is there. Readers see the old text or the new one."""
         system, there = self._at(path)
+        if system.hasPathCapability(there, _CONDITIONAL):
+            # A rename would be a copy, with nothing there for a moment; what is uploaded appears in one step.
+            _written(system.create(there, True), text)
+            return
         draft = self._draft(path, text)
         overwrite = self._class("org.apache.hadoop.fs.Options$Rename").OVERWRITE
         options = self._class("java.lang.reflect.Array").newInstance(overwrite.getClass(), 1)
@@ -169,17 +173,27 @@ class Files:
         system, there = self._at(path)
         system.delete(there, True)
 
+    def _renamed(self, path: str, text: str) -> bool:
+        """Whether a draft could take the name."""
+        system, there = self._at(path)
+        draft, local = self._draft(path, text), local_path(_url(there))
+        is_renamed = False
+        try:
+            if local is not None:
+                # A rename would replace what somebody else has just made; a link does not.
+                Path(local).hardlink_to(local_path(_url(draft)) or "")
+                return True
+            is_renamed = bool(system.rename(draft, there))
+            return is_renamed
+        finally:
+            if not is_renamed:
+                system.delete(draft, False)
+
     def _draft(self, path: str, text: str) -> Any:
         """The text in a file beside the one it is for; names that begin with a dot are not data to Spark."""
         system, there = self._at(path)
         draft = self._path(joined(str(there.getParent().toString()), f".{there.getName()}.{uuid4().hex}"))
-        stream = system.create(draft, True)
-        try:
-            stream.write(bytearray(text.encode()))
-            if stream.hasCapability("hsync"):
-                stream.hsync()
-        finally:
-            stream.close()
+        _written(system.create(draft, True), text)
         return draft
 
     def _at(self, path: str) -> tuple[Any, Any]:
@@ -209,6 +223,15 @@ def read_json(files: Files, path: str) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise PipelineError(f"{path} is damaged: it is not an object")
     return document
+
+
+def _written(stream: Any, text: str) -> None:
+    try:
+        stream.write(bytearray(text.encode()))
+        if stream.hasCapability("hsync"):
+            stream.hsync()
+    finally:
+        stream.close()
 
 
 def _url(path: Any) -> str:

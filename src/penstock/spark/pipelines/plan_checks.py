@@ -105,7 +105,12 @@ def attribute_ids(frame: DataFrame) -> dict[str, int]:
 
 
 def _culprits(frame: DataFrame, times: frozenset[str]) -> Iterator[str]:
-    for node in _nodes(analyzed(frame)):
+    plan = analyzed(frame)
+    patterns: Any = getattr(frame.sparkSession._jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    # Nearly always there is none, and Java knows: to look at every expression from here takes a second.
+    if plan.deterministic() and not plan.containsPattern(patterns.CURRENT_LIKE()):
+        return
+    for node in _nodes(plan):
         for expression in _items(node.expressions()):
             yield from _not_repeatable(expression, times)
 

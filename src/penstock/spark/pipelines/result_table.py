@@ -174,9 +174,9 @@ def check_reached(table: Table | None, read: Batch | None, checkpoint: str) -> N
     if done < read.number:
         there = f"batch {done} is the last one in it" if done >= 0 else "no batch is in it"
         raise PipelineError(
-            f"the table is behind its checkpoint {checkpoint}, as one from a backup is: {there}, and batch {read.number} "
-            "is done. Windows would be left out. Go back to the checkpoint of that time, or make the table anew: --to "
-            "takes another directory"
+            f"the table is behind its checkpoint {checkpoint}, as one from a backup is: {there}, and batch "
+            f"{read.number} is done. Windows would be left out. Go back to the checkpoint of that time, or make the "
+            "table anew: --to takes another directory"
         )
 
 

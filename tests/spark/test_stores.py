@@ -1,13 +1,19 @@
-"""Every pipeline with its checkpoint, archive or table on HDFS: what it leaves there, and that the next run goes on.
+"""Every pipeline with its checkpoint, archive or table on HDFS and on S3: what it leaves there, and that the next run
+goes on.
 
 Between the runs the last batch is made one that nobody noted, as by a kill between the commit of its output and Spark's
-own. So the next run does it again, from the offsets and states on HDFS, before it comes to what is new.
+own. So the next run does it again, from the offsets and states in the store, before it comes to what is new.
+
+The short form has every pipeline on HDFS and what is special about S3; `make chaos` has all of it on both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -24,9 +30,11 @@ from penstock.spark.pipelines.replay import replay
 from penstock.spark.pipelines.replay_state import Done, ReplayState
 from penstock.spark.pipelines.settings import settings
 from penstock.spark.pipelines.transform import transform
+from tests.chaos.conftest import FULL
 from tests.spark.archiving import FORMATS, PARTITIONS, archived_to, some_records
 from tests.spark.hdfs import hdfs
 from tests.spark.piping import Given, create, fill, fill_json, read, values
+from tests.spark.s3 import s3
 from tests.testkit import BrokerProcess
 
 # Spark's default, which the other tests leave for one that is quicker with local files.
@@ -37,8 +45,15 @@ FILE_MANAGER = {
 }
 
 
+STORES = ("hdfs", "s3")
+
+
+def on(*stores: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("root", stores, indirect=True)
+
+
 class Place:
-    """A directory on HDFS, and a catalog on a local disk for the table in it."""
+    """A directory in a store, and a catalog on a local disk for the table in it."""
 
     def __init__(self, spark: SparkSession, url: str, local: Path) -> None:
         self.url = url
@@ -64,9 +79,28 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hdfs(tmp_path_factory.mktemp("hdfs")) as url, settings(spark, FILE_MANAGER):
-        yield url
+def root(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    home = tmp_path_factory.mktemp(request.param)
+    with settings(spark, FILE_MANAGER):
+        if request.param == "hdfs":
+            with hdfs(home) as url:
+                yield url
+        else:
+            with s3(home) as store, hadoop_settings(spark, store.settings):
+                yield store.url
+
+
+@contextmanager
+def hadoop_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """For the clients of stores that begin after it."""
+    configuration: Any = spark._jsc.hadoopConfiguration()
+    for key, value in wanted.items():
+        configuration.set(key, value)
+    yield
+    for key in wanted:
+        configuration.unset(key)
 
 
 @pytest.fixture
@@ -74,8 +108,12 @@ def place(spark: SparkSession, root: str, topic_name: str, tmp_path: Path) -> Pl
     return Place(spark, f"{root}/{topic_name}", tmp_path)
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_given_an_archive_on_hdfs_when_runs_are_cut_off_then_it_goes_on_and_its_records_come_back_once(
+@pytest.mark.parametrize(
+    ("root", "form"),
+    [(store, form) for store in STORES for form in FORMATS] if FULL else [("hdfs", "iceberg"), ("s3", "parquet")],
+    indirect=["root"],
+)
+def test_given_an_archive_in_a_store_when_runs_are_cut_off_then_it_goes_on_and_its_records_come_back_once(
     spark: SparkSession,
     broker: BrokerProcess,
     topic_name: str,
@@ -112,7 +150,8 @@ def test_given_an_archive_on_hdfs_when_runs_are_cut_off_then_it_goes_on_and_its_
     assert [each.archive.rows for each in found.partitions] == [20, 20]
 
 
-def test_given_a_table_of_latest_values_on_hdfs_when_a_batch_is_done_again_then_every_change_counts_once(
+@on(*STORES if FULL else ["hdfs"])
+def test_given_a_table_of_latest_values_in_a_store_when_a_batch_is_done_again_then_every_change_counts_once(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, place: Place
 ) -> None:
     create(broker.bootstrap, topic_name)
@@ -134,7 +173,8 @@ def test_given_a_table_of_latest_values_on_hdfs_when_a_batch_is_done_again_then_
     assert place.rows("_key", "string(value)", "_offset") == [("a", "3", 5), ("c", "1", 3), ("d", "1", 6)]
 
 
-def test_given_a_table_of_windows_on_hdfs_when_a_batch_is_done_again_then_open_windows_go_on_and_each_is_there_once(
+@on(*STORES)
+def test_given_a_table_of_windows_in_a_store_when_a_batch_is_done_again_then_open_windows_go_on_and_each_is_there_once(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, place: Place
 ) -> None:
     create(broker.bootstrap, topic_name)
@@ -156,7 +196,8 @@ def test_given_a_table_of_windows_on_hdfs_when_a_batch_is_done_again_then_open_w
     assert place.rows("minute(window_start)", "count", "ms") == [(0, 2, 3), (1, 2, 12)]
 
 
-def test_given_a_transform_with_its_checkpoint_on_hdfs_when_a_batch_is_done_again_then_every_result_is_there_once(
+@on(*STORES if FULL else ["hdfs"])
+def test_given_a_transform_with_its_checkpoint_in_a_store_when_a_batch_is_done_again_then_every_result_is_there_once(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, place: Place
 ) -> None:
     target = f"{topic_name}-out"
@@ -178,7 +219,8 @@ def test_given_a_transform_with_its_checkpoint_on_hdfs_when_a_batch_is_done_agai
     assert values(broker.bootstrap, target) == [[b"A", b"B", b"C"]]
 
 
-def test_given_no_catalog_when_an_iceberg_table_is_to_be_on_hdfs_then_one_sentence_says_what_to_do_and_nothing_is_left(
+@on(*STORES)
+def test_given_no_catalog_when_iceberg_is_to_be_in_a_store_then_one_sentence_says_what_to_do_and_nothing_is_left(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, place: Place
 ) -> None:
     create(broker.bootstrap, topic_name)
@@ -200,6 +242,29 @@ def test_given_no_catalog_when_an_iceberg_table_is_to_be_on_hdfs_then_one_senten
         )
 
     assert place.names(place.url) == []
+
+
+@on(*STORES)
+def test_given_two_that_make_the_same_file_at_once_when_both_are_done_then_one_has_made_it_and_it_is_whole(
+    spark: SparkSession, place: Place
+) -> None:
+    files = Files(spark)
+    paths = [f"{place.url}/{number:012}.json" for number in range(10)]
+    start = Barrier(2)
+
+    def made(text: str) -> list[bool]:
+        start.wait()
+        return [files.create(path, text) for path in paths]
+
+    with ThreadPoolExecutor(2) as both:
+        one, other = both.map(made, ["one", "other"])
+    found = [files.read(path) for path in paths]
+    files.write(paths[0], "in place of it")
+
+    assert [mine != theirs for mine, theirs in zip(one, other, strict=True)] == [True] * len(paths)
+    assert found == ["one" if mine else "other" for mine in one]
+    assert files.read(paths[0]) == "in place of it"
+    assert place.names(place.url) == [path.rpartition("/")[2] for path in paths]
 
 
 def dying_at(chunk: int, note: Any) -> Any:
