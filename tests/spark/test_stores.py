@@ -79,17 +79,22 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def root(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    home = tmp_path_factory.mktemp(request.param)
+def an_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hdfs(tmp_path_factory.mktemp("hdfs")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def an_s3(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One for all tests: Hadoop's client of a bucket stays, whatever becomes of its settings."""
+    with s3(tmp_path_factory.mktemp("s3")) as store, hadoop_settings(spark, store.settings):
+        yield store.url
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     with settings(spark, FILE_MANAGER):
-        if request.param == "hdfs":
-            with hdfs(home) as url:
-                yield url
-        else:
-            with s3(home) as store, hadoop_settings(spark, store.settings):
-                yield store.url
+        yield request.getfixturevalue({"hdfs": "an_hdfs", "s3": "an_s3"}[request.param])
 
 
 @contextmanager
