@@ -89,7 +89,7 @@ class DiskHarm:
         number = self._one()
         broker = self._cluster[number]
         self._harming.say(f"  the disk of broker {number} fails")
-        tracer = inject(self._strace, broker, "fdatasync:error=EIO:when=1")
+        tracer = inject(self._strace, broker.pid, "fdatasync:error=EIO:when=1")
         eventually(lambda: not broker.is_running, 30, "it goes on with a disk that fails")
         tracer.wait(10)
         assert "a flush failed" in broker.log_text()

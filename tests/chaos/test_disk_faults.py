@@ -52,7 +52,7 @@ def test_given_a_failed_fdatasync_then_nothing_is_acknowledged_any_more_and_the_
     create_topic(broker.bootstrap)
     producer = a_producer(broker.bootstrap, message_timeout_ms=3_000)
     assert send(producer, ledger, 0)
-    tracer = inject(strace, broker, "fdatasync:error=EIO:when=1")
+    tracer = inject(strace, broker.pid, "fdatasync:error=EIO:when=1")
 
     assert not send(producer, ledger, PARTITIONS)  # the same partition
 
@@ -70,7 +70,7 @@ def test_given_a_marker_on_its_way_to_a_slow_disk_when_who_asked_is_gone_and_the
     with Broker.start(tmp_path / "data") as broker:
         create_topic(broker.bootstrap)
         # Longer than the tasks of a broker that stops have to end.
-        tracer = inject(strace, broker, "fdatasync:delay_enter=1500000:when=1")
+        tracer = inject(strace, broker.pid, "fdatasync:delay_enter=1500000:when=1")
         with RawClient(broker.address) as client:
             topic = WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])
             marker = WritableTxnMarker(producer_id=5, producer_epoch=0, transaction_result=False, topics=[topic])

@@ -80,7 +80,7 @@ def test_given_a_leader_that_is_killed_while_it_stops_then_another_leads_and_not
         writer.until_acknowledged(20)
         broker = cluster[leader_of(cluster, topic_name)]
         calls, last = KINDS[number % len(KINDS)]
-        tracer = inject(strace, broker, f"{calls}:signal=SIGKILL:when={luck.randint(1, last)}")
+        tracer = inject(strace, broker.pid, f"{calls}:signal=SIGKILL:when={luck.randint(1, last)}")
         os.kill(broker.pid, signal.SIGTERM)
         eventually(lambda: not broker.is_running, 30, "it neither stops nor dies")  # noqa: B023 - called at once
         tracer.wait(10)

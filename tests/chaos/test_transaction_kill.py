@@ -210,7 +210,7 @@ def test_given_a_commit_when_the_broker_is_killed_before_each_of_its_writes_then
             attempt = Attempt(broker, version, f"attempt-{killed_at}")
             attempt.init()
             attempt.write()
-            tracer = inject(strace, broker, f"pwritev,pwritev2:signal=SIGKILL:when={killed_at}")
+            tracer = inject(strace, broker.pid, f"pwritev,pwritev2:signal=SIGKILL:when={killed_at}")
             attempt.commit()
             if killed_at > WRITES:
                 assert attempt.is_seen() == {True} and broker.is_running, "there are more writes than we know of"

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +22,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from tests.chaos.conftest import FULL, luck, rounds
+from tests.chaos.faults import inject, strace_or_skip
 from tests.spark.archiving import FORMATS, PARTITIONS, Row, as_rows, some_records, visible_files
 from tests.spark.piping import create, fill
 from tests.testkit import Broker
@@ -33,6 +36,14 @@ PER_BATCH = 20
 # More batches than are waited for before a kill.
 PER_KILL = 4 * PER_BATCH
 _PATIENCE_S = 240
+# The calls of a commit, of which one kills who makes it, and about how many there are in two batches: a transaction of
+# the catalog, which is SQLite, or the link that makes a state of Parquet files the latest; then the files in which
+# Spark notes that the batch has begun, and that it is done.
+COMMITS = {
+    "iceberg": (("python", "pwrite64,fdatasync,unlink", 12), ("java", "rename", 8)),
+    "parquet": (("python", "link", 2), ("java", "rename", 8)),
+}
+BROKER, COMMIT, ANY = VICTIMS = ("the broker", "a commit", "any process")
 
 
 @pytest.mark.timeout(7200)
@@ -41,27 +52,36 @@ _PATIENCE_S = 240
 def test_given_a_streaming_archive_when_its_processes_are_killed_again_and_again_then_it_has_every_record_once(
     topic_name: str, tmp_path: Path, luck: random.Random, format: str
 ) -> None:
-    kills = _kills(luck)
+    strace, kills = strace_or_skip(), _kills(luck)
     records = some_records((len(kills) + 1) * PER_KILL)
     with Broker.start(tmp_path / "data") as broker:
         broker.restart(same_port=True)
         create(broker.bootstrap, topic_name, partitions=PARTITIONS, config={"retention.ms": "-1"})
         with Archiving(broker.bootstrap, topic_name, tmp_path, format) as archive:
             archive.start()
-            for number, with_broker in enumerate(kills):
-                before = archive.batches
-                fill(broker.bootstrap, topic_name, records[number * PER_KILL : (number + 1) * PER_KILL])
+            more = partial(fill, broker.bootstrap, topic_name)
+            for number, victim in enumerate(kills):
+                before, at = archive.batches, number * PER_KILL
+                print(f"killing {victim}")
+                if victim == COMMIT:
+                    more(records[at : at + PER_KILL // 2])
+                    archive.until_batches(before + 1)
+                    who, calls, count = luck.choice(COMMITS[format])
+                    with archive.killed_at(strace, who, f"{calls}:signal=SIGKILL:when={luck.randint(1, count)}"):
+                        more(records[at + PER_KILL // 2 : at + PER_KILL])
+                    archive.start()
+                    continue
+                more(records[at : at + PER_KILL])
                 archive.until_batches(before + luck.randint(1, 3))
                 archive.for_a_moment(luck.random() * 2)
-                if with_broker:
-                    print(f"killing the broker after {archive.batches} batches")
+                if victim == BROKER:
                     broker.kill()
                     broker.restart(same_port=True)
                 else:
                     archive.kill(luck)
                     archive.start()
             before = archive.batches
-            fill(broker.bootstrap, topic_name, records[-PER_KILL:])
+            more(records[-PER_KILL:])
             archive.until_batches(before + PER_KILL // PER_BATCH)
             archive.until_the_end()
             archive.stop()
@@ -89,9 +109,9 @@ def _rows_seen_by_others(home: Path, format: str) -> list[Row]:
     )
 
 
-def _kills(luck: random.Random) -> list[bool]:
-    """Whether it is the broker that is killed, which the archive has to outlast."""
-    kills = [True, False, *(luck.random() < 0.25 for _ in range(rounds(short=2, full=20) - 2))]
+def _kills(luck: random.Random) -> list[str]:
+    """Who is killed. That the broker is, the archive has to outlast."""
+    kills = [*VICTIMS, *luck.choices(VICTIMS, weights=(1, 1, 2), k=rounds(short=3, full=20) - len(VICTIMS))]
     luck.shuffle(kills)
     return kills
 
@@ -138,10 +158,19 @@ class Archiving:
         """Everything at once, or one of its processes first: the rest has a moment to go on without it."""
         family = self._family()
         victim = luck.choice([None, *family])
-        print(f"killing {'all' if victim is None else victim.name()} after {self.batches} batches")
         if victim is not None:
             victim.kill()
             self.for_a_moment(luck.random())
+        self._kill_all(family)
+
+    @contextmanager
+    def killed_at(self, strace: str, who: str, fault: str) -> Iterator[None]:
+        """One of its processes, which is given something to do, dies in one of its calls, and the rest with it."""
+        family = self._family()
+        (victim,) = (each for each in family[:1] + family[0].children() if each.name().startswith(who))
+        tracer = inject(strace, victim.pid, fault)
+        yield
+        eventually(lambda: tracer.poll() is not None, _PATIENCE_S, "there was no such call")
         self._kill_all(family)
 
     def _family(self) -> list[psutil.Process]:

@@ -23,6 +23,7 @@ from typing import Self
 import pytest
 
 from tests.chaos.conftest import luck, rounds
+from tests.chaos.faults import inject, strace_or_skip
 from tests.spark.piping import Found, Given, create, fill, read
 from tests.testkit import Broker, eventually
 
@@ -32,10 +33,13 @@ pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java he
 
 SOURCE, TARGET = "source", "target"
 PARTITIONS = 3
-RECORDS_PER_KILL = 600
 PER_BATCH = 200
+RECORDS_PER_KILL = 6 * PER_BATCH  # more batches than are waited for, so that there is a commit to come
 NOW_MS = 1_790_000_000_000
-VICTIMS = ("driver", "worker", "broker")
+VICTIMS = ("driver", "worker", "broker", "driver in a commit", "broker in a commit")
+# Where Spark notes that a batch has begun and that it is done, and about how often in two batches; each write of the
+# broker for the transactions of a batch.
+DRIVER_COMMITS, BROKER_COMMITS = ("rename", 8), ("pwritev,pwritev2", 24)
 
 _PROJECT = Path(__file__).parents[2]
 _PROGRESS_WITHIN_S = 180
@@ -47,7 +51,8 @@ _FURTHER = "batch done"
 def test_given_a_transform_when_driver_workers_and_broker_are_killed_then_its_output_is_its_input_in_order(
     tmp_path: Path, luck: random.Random
 ) -> None:
-    victims = [*VICTIMS, *(luck.choice(VICTIMS) for _ in range(rounds(short=3, full=20) - len(VICTIMS)))]
+    strace = strace_or_skip()
+    victims = [*VICTIMS, *(luck.choice(VICTIMS) for _ in range(rounds(short=5, full=20) - len(VICTIMS)))]
     luck.shuffle(victims)
     with Broker.start(tmp_path / "data") as broker:
         broker.restart(same_port=True)
@@ -57,14 +62,19 @@ def test_given_a_transform_when_driver_workers_and_broker_are_killed_then_its_ou
             for victim in victims:
                 source.write(RECORDS_PER_KILL)
                 pipeline.until(pipeline.further(luck.randint(1, 2)))
-                _let_pass(luck.random())  # any moment of a batch
-                if victim == "broker":
+                if victim == "driver in a commit":
+                    _kill_in(DRIVER_COMMITS, pipeline.java, strace, luck)
+                elif victim == "broker in a commit":
+                    _kill_in(BROKER_COMMITS, broker.pid, strace, luck)
+                else:
+                    _let_pass(luck.random())  # any moment of a batch
+                if victim == "worker":
+                    pipeline.kill_a_worker(luck)
+                elif victim == "driver":
+                    pipeline.kill()
+                elif victim.startswith("broker"):
                     broker.kill()
                     broker.restart(same_port=True)
-                elif victim == "worker":
-                    pipeline.kill_a_worker(luck)
-                else:
-                    pipeline.kill()
             # Something to do after the last kill too: a pipeline that is still starting does not hear SIGTERM yet.
             source.write(RECORDS_PER_KILL)
             pipeline.until(lambda: source.is_copied(broker.bootstrap))
@@ -72,6 +82,13 @@ def test_given_a_transform_when_driver_workers_and_broker_are_killed_then_its_ou
             print(f"killed: {', '.join(victims)}; {pipeline.starts} starts, {pipeline.said(_FURTHER)} batches")
 
         assert read(broker.bootstrap, TARGET) == source.expected
+
+
+def _kill_in(calls: tuple[str, int], pid: int, strace: str, luck: random.Random) -> None:
+    """Any of the next calls of this kind ends the process."""
+    kind, count = calls
+    tracer = inject(strace, pid, f"{kind}:signal=SIGKILL:when={luck.randint(1, count)}")
+    eventually(lambda: tracer.poll() is not None, _PROGRESS_WITHIN_S, "there was no such call")
 
 
 class Source:
@@ -142,6 +159,11 @@ class Pipeline:
 
         eventually(is_met, _PROGRESS_WITHIN_S, "the pipeline does not get on")
 
+    @property
+    def java(self) -> int:
+        """The process of Java's that the driver has started."""
+        return next(pid for pid in _descendants(self._process.pid) if _name_of(pid) == "java")
+
     def kill(self) -> None:
         """SIGKILL to the driver and all that it has started: the JVM and the workers are processes of their own."""
         for pid in (self._process.pid, *_descendants(self._process.pid)):
@@ -195,6 +217,12 @@ def _descendants(pid: int) -> list[int]:
         found += of_one
         unseen += of_one
     return found
+
+
+def _name_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def _command_of(pid: int) -> bytes:
