@@ -14,9 +14,10 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-# Mapped pages count as resident memory: 64 MiB at most, and none of it a second after the last use.
+# Mapped pages are the page cache's, but count as resident memory: 512 MiB at most, and none of it a second after the last
+# use. That is room for a hundred partitions that are read at once, and for readers of one that are some way apart.
 WINDOW_BYTES = 4 << 20
-MAX_WINDOWS = 16
+MAX_WINDOWS = 128
 MAX_PIECES = 2  # the second is a whole window, if there is more behind it
 _UNUSED_AFTER_MS = 1_000
 
