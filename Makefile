@@ -1,5 +1,5 @@
 # make run and make test are all a newcomer needs; both set up everything on their own.
-.PHONY: run test check install chaos bench bench-quick bench-promises demo docs protos format clean
+.PHONY: run test check install chaos bench bench-quick peers bench-promises demo docs protos format clean
 
 PYTHON := .venv/bin/python
 DATA ?= .data/run
@@ -31,12 +31,16 @@ chaos: install
 	@PENSTOCK_TEST_CHAOS=full $(PYTHON) -m pytest -q -s tests/chaos tests/simulation tests/spark/test_*_kill.py tests/spark/test_stores.py
 
 # Beside Apache Kafka and others: every row into bench/results/latest.json. ARGS=--resume goes on with a run that was stopped.
-bench: install
+bench: install peers
 	@$(PYTHON) -m bench.side_by_side --page bench/results/latest.html $(ARGS)
 
 # The main rows in under five minutes.
-bench-quick: install
+bench-quick: install peers
 	@$(PYTHON) -m bench.side_by_side --quick --repeat 3 $(ARGS)
+
+# Brokers to compare with; one that is out of reach is named as missing in the result.
+peers:
+	@scripts/fetch_peers.sh || [ $$? = 3 ]
 
 # Penstock alone, beside the limits of this machine; fails when a promise is not kept.
 bench-promises: install
