@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.replay import plan_replay, replay
 from penstock.wire.errors import WireError
 from tests.spark.archiving import DAY_MS, FIRST_DAY_MS, PARTITIONS, archived_to, some_records
-from tests.spark.piping import create, fill, read, values
+from tests.spark.piping import Given, create, fill, read, values
 from tests.testkit import BrokerProcess
 
 RECORDS = some_records(60)
@@ -103,6 +106,61 @@ def test_given_a_replay_that_nobody_noted_when_it_runs_again_then_nothing_is_wri
         )
 
 
+def test_given_records_that_lie_unevenly_among_offsets_when_replayed_then_no_chunk_has_more_of_them_than_it_may(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, archive: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Offsets were cut evenly: most chunks had nothing, at which the replay ended, and one had nearly everything."""
+    create(broker.bootstrap, topic_name, partitions=PARTITIONS, config=FOR_EVER)
+    caplog.set_level(logging.INFO)
+
+    ended = replay(
+        spark,
+        archive=archive,
+        bootstrap=broker.bootstrap,
+        to=topic_name,
+        where="offset = 0 OR offset >= 24",
+        rows_per_chunk=5,
+    )
+
+    source = read(broker.bootstrap, "replayed-from")
+    assert (ended.rows, _rows_of_chunks(caplog)) == (14, [5, 5, 4])
+    assert read(broker.bootstrap, topic_name) == [records[:1] + records[24:] for records in source]
+
+
+def test_given_chunks_laid_down_with_none_or_too_many_records_when_it_goes_on_then_all_are_written_in_smaller_ones(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic_name: str,
+    archive: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A chunk without records ended the replay, and every one after it; --rate was nothing to what was laid down."""
+    create(broker.bootstrap, topic_name, partitions=PARTITIONS, config=FOR_EVER)
+    caplog.set_level(logging.INFO)
+    plan = plan_replay(
+        spark,
+        archive=archive,
+        bootstrap=broker.bootstrap,
+        to=topic_name,
+        where="offset >= 24",
+        rows_per_chunk=5,
+        replay_id="before",
+        checkpoint=str(tmp_path),
+    )
+    laid_down = {"rows": 12, "chunks": [{"0": [0, 24], "1": [0, 24]}, {"0": [24, 30], "1": [24, 30]}]}
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "plan.json").write_text(json.dumps({"purpose": dict(plan.state.purpose), **laid_down}))
+
+    told = dict(plan.lines())
+    ended = plan.run()
+
+    assert told["chunks"] == "4, of which 0 are written"
+    assert (ended.rows, _rows_of_chunks(caplog)) == (12, [0, 5, 5, 2])
+    assert read(broker.bootstrap, topic_name) == [records[24:] for records in read(broker.bootstrap, "replayed-from")]
+    assert len(json.loads((tmp_path / "before" / "plan.json").read_text())["chunks"]) == 4
+
+
 def test_given_a_target_with_fewer_partitions_when_replayed_by_remainder_then_each_partition_is_in_order(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, archive: str
 ) -> None:
@@ -128,10 +186,11 @@ def test_given_a_target_with_fewer_partitions_when_replayed_by_remainder_then_ea
 def test_given_arguments_that_cannot_be_when_a_replay_is_planned_then_one_sentence_says_what_is_wrong(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, archive: str, tmp_path: Path
 ) -> None:
-    stamped, short_lived, narrow = (f"{topic_name}-{each}" for each in ("stamped", "short", "narrow"))
+    stamped, short_lived, narrow, recent = (f"{topic_name}-{n}" for n in ("stamped", "short", "narrow", "recent"))
     create(broker.bootstrap, stamped, partitions=2, config=FOR_EVER | {"message.timestamp.type": "LogAppendTime"})
     create(broker.bootstrap, short_lived, partitions=2, config={"retention.ms": "3600000"})
     create(broker.bootstrap, narrow, partitions=1)
+    create(broker.bootstrap, recent, partitions=2, config=FOR_EVER | {"message.timestamp.before.max.ms": "3600000"})
 
     def refused(error: type[Exception], why: str, **changes: object) -> None:
         arguments = {"archive": archive, "bootstrap": broker.bootstrap, "to": short_lived} | changes
@@ -140,6 +199,7 @@ def test_given_arguments_that_cannot_be_when_a_replay_is_planned_then_one_senten
 
     refused(PipelineError, "deletes records that are older than 3600000 ms")
     refused(PipelineError, "gives records its own time", to=stamped)
+    refused(PipelineError, "refuses records of more than 3600000 ms before its own time", to=recent)
     refused(PipelineError, "has 1 partitions, and the records are of 2", to=narrow)
     refused(WireError, 'no topic "nowhere"', to="nowhere")
     refused(PipelineError, "is not an archive: there is nothing in it", archive=str(tmp_path / "nothing"))
@@ -148,3 +208,24 @@ def test_given_arguments_that_cannot_be_when_a_replay_is_planned_then_one_senten
     refused(PipelineError, "is not repeatable: rand", where="rand() > 0.5")
     refused(PipelineError, "partitions takes keep, modulo, key", partitions="any")
     refused(PipelineError, 'offsets are PARTITION:FIRST-END.*not "x"', offsets=["x"])
+
+
+def test_given_records_of_times_to_come_when_a_replay_is_planned_then_a_topic_that_refuses_those_is_refused(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
+) -> None:
+    """The broker refused them in the midst of the replay."""
+    source, careful, home = f"{topic_name}-from", f"{topic_name}-careful", str(tmp_path / "archive")
+    to_come = [Given("early", timestamp_ms=time.time_ns() // 1_000_000 + 2 * DAY_MS)]
+    create(broker.bootstrap, source, topic_name, config={"message.timestamp.after.max.ms": str(3 * DAY_MS)})
+    create(broker.bootstrap, careful)
+    fill(broker.bootstrap, source, to_come)
+    archived_to(spark, broker.bootstrap, source, home, format="parquet")
+
+    with pytest.raises(PipelineError, match="refuses records of more than 3600000 ms after its own time"):
+        plan_replay(spark, archive=home, bootstrap=broker.bootstrap, to=careful)
+    plan_replay(spark, archive=home, bootstrap=broker.bootstrap, to=careful, new_timestamps=True)
+    plan_replay(spark, archive=home, bootstrap=broker.bootstrap, to=topic_name)
+
+
+def _rows_of_chunks(log: pytest.LogCaptureFixture) -> list[int]:
+    return [getattr(each, "rows", -1) for each in log.records if each.getMessage() == "chunk written"]

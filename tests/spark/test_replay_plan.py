@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -10,36 +11,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.pipelines.errors import PipelineError
-from penstock.spark.pipelines.replay_plan import Extent, ReplayChunks, condition, cut
+from penstock.spark.pipelines.replay_plan import Bucket, ReplayChunks, condition, cut
 from penstock.spark.pipelines.selection import Selection, parse_offsets, parse_time
 
-EXTENTS = st.dictionaries(
-    st.integers(0, 20),
-    st.builds(lambda rows, first, gaps: Extent(rows, first, first + rows + gaps), *[st.integers(1, 5_000)] * 3),
-    max_size=8,
-)
+PARTITIONS = st.integers(0, 5)
+ROWS = st.lists(st.tuples(PARTITIONS, st.integers(1, 20), st.integers(0, 5_000)), max_size=40)
 
 
-@given(EXTENTS, st.integers(1, 3_000))
-def test_given_any_partitions_when_cut_into_chunks_then_every_offset_is_in_one_and_they_are_in_order(
-    extents: dict[int, Extent], rows_per_chunk: int
+def buckets_of(rows: Sequence[tuple[int, int, int]]) -> list[Bucket]:
+    """One after the other in each partition, of some rows and with gaps between them."""
+    ends: dict[int, int] = {}
+    found = []
+    for partition, count, gap in rows:
+        first = ends.get(partition, 0) + gap
+        ends[partition] = first + count + gap
+        found.append(Bucket(partition, first, ends[partition], count))
+    return found
+
+
+@given(ROWS, st.integers(20, 100))
+def test_given_any_rows_when_cut_into_chunks_then_each_is_in_one_in_their_order_and_none_has_too_many(
+    rows: Sequence[tuple[int, int, int]], rows_per_chunk: int
 ) -> None:
-    chunks = cut(extents, rows_per_chunk)
+    buckets = buckets_of(rows)
 
-    for partition, extent in extents.items():
-        ranges = [chunk[partition] for chunk in chunks.chunks if partition in chunk]
-        assert ranges[0][0] == extent.first and ranges[-1][1] == extent.end
-        assert all(one[1] == next_one[0] for one, next_one in itertools.pairwise(ranges))
-    assert all(chunks.chunks)
+    chunks = cut(buckets, rows_per_chunk)
+
+    inside = [[each for each in buckets if within(each, chunk.get(each.partition, (0, 0)))] for chunk in chunks.chunks]
+    assert list(itertools.chain(*inside)) == buckets
+    assert all(0 < sum(each.rows for each in chunk) <= rows_per_chunk for chunk in inside)
+    assert chunks.rows == sum(each.rows for each in buckets)
+    # No more of them than it takes: two that follow each other have more than one may have.
+    assert all(
+        sum(each.rows for each in [*one, next_one[0]]) > rows_per_chunk for one, next_one in itertools.pairwise(inside)
+    )
 
 
-@given(EXTENTS, st.integers(1, 3_000))
+def within(bucket: Bucket, bounds: tuple[int, int]) -> bool:
+    return bounds[0] <= bucket.first and bucket.end <= bounds[1]
+
+
+@given(ROWS, st.integers(1, 100), st.integers(0, 3))
 def test_given_chunks_when_written_down_and_read_again_then_they_are_the_same(
-    extents: dict[int, Extent], rows_per_chunk: int
+    rows: Sequence[tuple[int, int, int]], rows_per_chunk: int, begun: int
 ) -> None:
-    chunks = cut(extents, rows_per_chunk)
+    chunks = cut(buckets_of(rows), rows_per_chunk)
 
     assert ReplayChunks.from_json(chunks.to_json(), "plan.json") == chunks
+    assert chunks.after(begun) == {
+        partition: (min(first for first, _ in bounds), max(end for _, end in bounds))
+        for partition in range(6)
+        if (bounds := [chunk[partition] for chunk in chunks.chunks[begun:] if partition in chunk])
+    }
+
+
+@pytest.mark.parametrize(
+    ("known", "wanted", "is_larger"), [(10, 5, True), (5, 5, False), (5, 10, False), (None, 5, True)]
+)
+def test_given_chunks_that_may_have_more_than_is_wanted_when_asked_then_it_is_known(
+    known: int | None, wanted: int, is_larger: bool
+) -> None:
+    assert ReplayChunks(0, (), known).may_exceed(wanted) is is_larger
 
 
 def test_given_a_plan_that_is_damaged_when_read_then_the_error_names_the_file() -> None:
@@ -74,6 +106,19 @@ def test_given_a_partition_twice_when_parsed_then_it_is_refused() -> None:
 )
 def test_given_a_time_in_any_form_when_parsed_then_it_is_milliseconds(given_as: str | int | datetime) -> None:
     assert parse_time(given_as, "since") == 1_767_225_600_000
+
+
+@pytest.mark.parametrize("text", ["20260131", "1767225600", "202601311200", "99999999999999999999", "0"])
+def test_given_digits_that_are_no_milliseconds_of_our_days_when_parsed_then_they_are_refused(text: str) -> None:
+    """A day was taken for a time in 1970; what no clock has got as far as Spark."""
+    with pytest.raises(PipelineError, match=f'since "{text}": expected epoch milliseconds, of 13 digits, or a time'):
+        parse_time(text, "since")
+
+
+@pytest.mark.parametrize("given_as", [99_999_999_999_999_999_999, -(10**14), "9999-12-31T23:00:00-12:00"])
+def test_given_a_time_that_no_calendar_has_when_parsed_then_it_is_refused(given_as: str | int) -> None:
+    with pytest.raises(PipelineError, match=r"since .*: times are of the years 1 to 9999"):
+        parse_time(given_as, "since")
 
 
 def test_given_no_time_when_parsed_then_the_error_says_what_one_looks_like() -> None:

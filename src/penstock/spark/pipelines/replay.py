@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock.core.ids import topic_id_to_text
@@ -27,10 +27,11 @@ from penstock.spark.pipelines.errors import PipelineError, why
 from penstock.spark.pipelines.files import Files, joined
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.progress import Progress
-from penstock.spark.pipelines.replay_plan import Chunk, Extent, ReplayChunks, condition, cut
+from penstock.spark.pipelines.replay_plan import Bucket, Chunk, ReplayChunks, bucket_offsets, condition, cut
 from penstock.spark.pipelines.replay_state import Done, ReplayState, check_id
 from penstock.spark.pipelines.running import Ended, StopRequest, stopping_on_signals
 from penstock.spark.pipelines.selection import Selection, parse_offsets, parse_time
+from penstock.spark.pipelines.settings import settings
 from penstock.spark.pipelines.topics import Brokers
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ DEFAULT_ROWS_PER_CHUNK = 1_000_000
 _RATE_BURST_S = 5
 _WAIT_S = 0.1
 _READERS_SETTINGS = ("fetch.max.wait.ms", "max.partition.fetch.bytes")
+# So a chunk that is written again has the same tasks. And one without rows is counted: otherwise Spark, when it finds
+# nothing to sort, leaves out the rest of the query, with what counts.
+_ALWAYS_THE_SAME = {"spark.sql.adaptive.enabled": "false"}
 
 
 class Partitions(StrEnum):
@@ -156,18 +160,29 @@ class ReplayPlan:
                 f'topic "{self.to}" gives records its own time (message.timestamp.type=LogAppendTime): set CreateTime, '
                 "or ask for --new-timestamps"
             )
-        retention_ms = int(config.get("retention.ms") or -1)
-        if retention_ms < 0 or "delete" not in config.get("cleanup.policy", "delete"):
+        time_ms = F.unix_millis("timestamp")
+        oldest_ms, newest_ms = chosen.agg(F.min(time_ms), F.max(time_ms)).first() or (None, None)
+        if oldest_ms is None or newest_ms is None:
             return
-        (oldest_ms,) = chosen.agg(F.min(F.unix_millis("timestamp"))).first() or (None,)
-        if oldest_ms is not None and oldest_ms < time.time_ns() // 1_000_000 - retention_ms:
+        now_ms = time.time_ns() // 1_000_000
+        retention_ms = int(config.get("retention.ms") or -1)
+        deletes = retention_ms >= 0 and "delete" in config.get("cleanup.policy", "delete")
+        if deletes and oldest_ms < now_ms - retention_ms:
             raise PipelineError(
                 f'topic "{self.to}" deletes records that are older than {retention_ms} ms, and some of these are: set '
                 "its retention.ms to -1, or ask for --new-timestamps"
             )
+        for side, distance_ms in (("before", now_ms - oldest_ms), ("after", newest_ms - now_ms)):
+            setting = f"message.timestamp.{side}.max.ms"  # brokers before Kafka 3.6 do not have it
+            if distance_ms > int(config.get(setting) or distance_ms):
+                raise PipelineError(
+                    f'topic "{self.to}" refuses records of more than {config[setting]} ms {side} its own time, and '
+                    f"some of these are: set its {setting} higher, or ask for --new-timestamps"
+                )
 
     def lines(self) -> Lines:
-        chunks, done = self.state.chunks() or self._cut(), self.state.done()
+        known, done = self.state.chunks(), self.state.done()
+        chunks = self._cut(self._selected()) if known is None else self._in_smaller(known, done)
         limit = f", at most {self.rate:,} records a second" if self.rate else ""
         return [
             ("replay", f"{self.state.id} ({self.state.directory})"),
@@ -179,7 +194,10 @@ class ReplayPlan:
 
     def run(self) -> Ended:
         begun_s = time.monotonic()
-        chunks, done = self.state.laid_down(self._cut), self.state.done()
+        known, done = self.state.laid_down(lambda: self._cut(self._selected())), self.state.done()
+        chunks = self._in_smaller(known, done)
+        if chunks != known:
+            self.state.lay_anew(chunks)
         if done.chunks >= len(chunks.chunks):
             log.info("replay is complete already", extra={"replay": self.state.id, "rows": done.rows})
         rows, written = 0, 0
@@ -216,14 +234,26 @@ class ReplayPlan:
     def _selected(self) -> DataFrame:
         return self.selection.of(self.archive.records())
 
-    def _cut(self) -> ReplayChunks:
-        extents = (
-            self._selected()
-            .groupBy("partition")
-            .agg(F.count("*").alias("rows"), F.min("offset").alias("first"), F.max("offset").alias("last"))
+    def _cut(self, records: DataFrame) -> ReplayChunks:
+        """By counted rows, since those that are selected may lie together. All partitions get on together."""
+        end, of_partition = F.col("offset") + 1, Window.partitionBy("partition")
+        buckets = records.groupBy("partition", F.expr(f"offset div {bucket_offsets(self.rows_per_chunk)}")).agg(
+            F.min("offset").alias("first"), F.max(end).alias("end"), F.count("*").alias("rows")
         )
-        found = {row["partition"]: Extent(row["rows"], row["first"], row["last"] + 1) for row in extents.collect()}
-        return cut(found, self.rows_per_chunk)
+        first_of_all = F.min("first").over(of_partition)
+        progress = (F.col("first") - first_of_all) / (F.max("end").over(of_partition) - first_of_all)
+        ordered = buckets.withColumn("progress", progress).orderBy("progress", "partition")
+        found = ordered.select("partition", "first", "end", "rows").toLocalIterator()
+        return cut((Bucket(*row) for row in found), self.rows_per_chunk)
+
+    def _in_smaller(self, known: ReplayChunks, done: Done) -> ReplayChunks:
+        """Those that are to come, where they may have more rows than is asked for now. The next one stays as it is: it
+        may have been begun, or even written without being noted.
+        """
+        begun = done.chunks + 1
+        if begun >= len(known.chunks) or not known.may_exceed(self.rows_per_chunk):
+            return known
+        return known.and_then(begun, self._cut(self._selected().where(condition(known.after(begun)))))
 
     def _written(self, chunk: Chunk, number: int, stop: StopRequest) -> int | None:
         """How many rows; None when it was cut off on request."""
@@ -233,7 +263,8 @@ class ReplayPlan:
         ordered = rows.repartitionById(max(chunk) + 1, F.col("partition")).sortWithinPartitions("partition", "offset")
         options = self._sink_options() | {"writeId": self.state.write_id(number)}
         try:
-            ordered.select(*self._columns()).write.format("penstock").options(**options).mode("append").save()
+            with settings(self.archive.spark, _ALWAYS_THE_SAME):
+                ordered.select(*self._columns()).write.format("penstock").options(**options).mode("append").save()
         except (PySparkException, Py4JJavaError) as error:
             if stop.is_urgent:
                 return None

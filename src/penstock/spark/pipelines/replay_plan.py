@@ -6,20 +6,20 @@ a range does not change. All partitions get on together, as they did when the re
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from penstock.spark.pipelines.errors import PipelineError
 
 
-class Extent(NamedTuple):
-    """What is selected of a partition: how many rows, between which offsets; the last one is exclusive."""
+class Bucket(NamedTuple):
+    """A few offsets of a partition, and how many rows are selected between them; the last one is exclusive."""
 
-    rows: int
+    partition: int
     first: int
     end: int
+    rows: int
 
 
 Chunk = Mapping[int, tuple[int, int]]
@@ -27,12 +27,31 @@ Chunk = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class ReplayChunks:
+    """None has more than `rows_per_chunk`; None where that is not known, of chunks that were cut by offsets once."""
+
     rows: int
     chunks: tuple[Chunk, ...]
+    rows_per_chunk: int | None = None
+
+    def may_exceed(self, rows: int) -> bool:
+        return self.rows_per_chunk is None or self.rows_per_chunk > rows
+
+    def after(self, number: int) -> Chunk:
+        """What the chunks from this one on cover, as one."""
+        found: dict[int, tuple[int, int]] = {}
+        for chunk in self.chunks[number:]:
+            for partition, (first, end) in chunk.items():
+                found[partition] = (found.get(partition, (first, end))[0], end)
+        return found
+
+    def and_then(self, number: int, others: ReplayChunks) -> ReplayChunks:
+        """With others in place of those from this one on, which have the same rows."""
+        return replace(others, rows=self.rows, chunks=self.chunks[:number] + others.chunks)
 
     def to_json(self) -> dict[str, object]:
         return {
             "rows": self.rows,
+            "rows_per_chunk": self.rows_per_chunk,
             "chunks": [{str(each): list(bounds) for each, bounds in chunk.items()} for chunk in self.chunks],
         }
 
@@ -43,22 +62,31 @@ class ReplayChunks:
                 {int(partition): (int(first), int(end)) for partition, (first, end) in chunk.items()}
                 for chunk in found["chunks"]
             )
-            return cls(int(found["rows"]), chunks)
+            rows_per_chunk = found.get("rows_per_chunk")
+            return cls(int(found["rows"]), chunks, None if rows_per_chunk is None else int(rows_per_chunk))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PipelineError(f"{where} is damaged: {error!r}") from None
 
 
-def cut(extents: Mapping[int, Extent], rows_per_chunk: int) -> ReplayChunks:
-    """In about equal chunks; how many rows each has depends on how evenly they lie among the offsets."""
-    rows = sum(extent.rows for extent in extents.values())
-    count = max(1, -(-rows // rows_per_chunk)) if rows else 0
-    edges = {partition: _edges(extent, count) for partition, extent in sorted(extents.items())}
-    chunks = []
-    for number in range(count):
-        chunk = {partition: at[number] for partition, at in edges.items() if at[number][0] < at[number][1]}
-        if chunk:
-            chunks.append(chunk)
-    return ReplayChunks(rows, tuple(chunks))
+def bucket_offsets(rows_per_chunk: int) -> int:
+    """How many a bucket covers: it has no more rows than that, and chunks of several get nearly full."""
+    return max(1, rows_per_chunk // 10)
+
+
+def cut(buckets: Iterable[Bucket], rows_per_chunk: int) -> ReplayChunks:
+    """In the order of the buckets, where those of a partition have ascending offsets. A chunk has no more rows than it
+    may, unless a bucket of it alone has.
+    """
+    chunks: list[dict[int, tuple[int, int]]] = []
+    rows, room = 0, 0
+    for bucket in buckets:
+        if not chunks or bucket.rows > room:
+            chunks.append({})
+            room = rows_per_chunk
+        first, _ = chunks[-1].get(bucket.partition, (bucket.first, bucket.end))
+        chunks[-1][bucket.partition] = (first, bucket.end)
+        rows, room = rows + bucket.rows, room - bucket.rows
+    return ReplayChunks(rows, tuple(chunks), rows_per_chunk)
 
 
 def condition(chunk: Chunk) -> str:
@@ -67,8 +95,3 @@ def condition(chunk: Chunk) -> str:
         for partition, (first, end) in sorted(chunk.items())
     )
     return " or ".join(parts)
-
-
-def _edges(extent: Extent, count: int) -> Sequence[tuple[int, int]]:
-    size = extent.end - extent.first
-    return list(itertools.pairwise(extent.first + size * number // count for number in range(count + 1)))

@@ -1,7 +1,8 @@
 """What a replay has laid down and how far it has come: two small files, in a directory of its own.
 
-The plan is written once, before the first chunk is: the archive may grow while the replay goes on. How far it has come
-is noted after each chunk and may be behind: the sink knows which chunks were written.
+The plan is written before the first chunk is: the archive may grow while the replay goes on. What it covers stays, but
+chunks that were not begun may be cut anew, into smaller ones. How far it has come is noted after each chunk and may be
+behind: the sink knows which chunks were written.
 """
 
 from __future__ import annotations
@@ -71,10 +72,14 @@ class ReplayState:
     def laid_down(self, cut: Callable[[], ReplayChunks]) -> ReplayChunks:
         if self.chunks() is None:
             self.files.make_directory(self.directory)
-            self.files.create(self._plan, json.dumps({"purpose": dict(self.purpose), **cut().to_json()}))
+            self.files.create(self._plan, self._text(cut()))
         known = self.chunks()
         assert known is not None, "it was written, by us or by somebody who was faster"
         return known
+
+    def lay_anew(self, chunks: ReplayChunks) -> None:
+        """Where those that may have been begun are as they were."""
+        self.files.write(self._plan, self._text(chunks))
 
     def done(self) -> Done:
         found = read_json(self.files, self._done)
@@ -87,6 +92,9 @@ class ReplayState:
 
     def note(self, done: Done) -> None:
         self.files.write(self._done, json.dumps(asdict(done)))
+
+    def _text(self, chunks: ReplayChunks) -> str:
+        return json.dumps({"purpose": dict(self.purpose), **chunks.to_json()})
 
     @property
     def _plan(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,6 +19,8 @@ from penstock.spark.pipelines.errors import PipelineError, why
 from penstock.spark.pipelines.plan_checks import check_same_in_every_run
 
 _OFFSETS = re.compile(r"(\d+):(\d*)-(\d*)")
+_DIGITS_OF_MS = 13
+_FIRST_TIME_MS, _END_OF_TIMES_MS = -62_135_596_800_000, 253_402_300_800_000  # what Python can tell as a date
 
 OffsetBounds = tuple[int | None, int | None]
 
@@ -105,18 +108,26 @@ def parse_offsets(texts: Sequence[str]) -> dict[int, OffsetBounds]:
 
 def parse_time(text: str | int | datetime | None, name: str) -> int | None:
     """Milliseconds, of those or of a time such as 2026-01-31T12:00:00Z; without a zone it is UTC."""
-    if text is None or isinstance(text, int):
-        return text
-    if isinstance(text, str):
-        if text.isascii() and text.isdigit():
-            return int(text)
-        try:
-            text = datetime.fromisoformat(text)
-        except ValueError:
-            raise PipelineError(
-                f'{name} "{text}": expected epoch milliseconds or a time like 2026-01-31T12:00:00Z'
-            ) from None
-    return round((text if text.tzinfo else text.replace(tzinfo=UTC)).timestamp() * 1_000)
+    if text is None:
+        return None
+    found = _parsed_text(text, name) if isinstance(text, str) else text
+    if isinstance(found, datetime):
+        found = round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
+    if not _FIRST_TIME_MS <= found < _END_OF_TIMES_MS:
+        raise PipelineError(f"{name} {text}: times are of the years 1 to 9999")
+    return found
+
+
+def _parsed_text(text: str, name: str) -> int | datetime:
+    """Other digits than those of milliseconds of our days are no time: 20260131 means a day, 1767225600 seconds."""
+    if not (text.isascii() and text.isdigit()):
+        with suppress(ValueError):
+            return datetime.fromisoformat(text)
+    elif len(text) == _DIGITS_OF_MS:
+        return int(text)
+    raise PipelineError(
+        f'{name} "{text}": expected epoch milliseconds, of {_DIGITS_OF_MS} digits, or a time like 2026-01-31T12:00:00Z'
+    )
 
 
 def _condition(partition: int, bounds: OffsetBounds) -> str:
