@@ -95,7 +95,7 @@ def test_given_debezium_when_it_is_read_then_envelopes_say_what_happened(spark: 
 
     assert told(log, frame) == [
         ('{"id": 1}', 1, "a", False, None),
-        ('{"id":1}', 1, "b", False, None),
+        ('{"id": 1}', 1, "b", False, None),
         ('{"id": 1}', None, None, True, None),
         ('{"id": 1}', None, None, True, None),
         ('{"id": 2}', 2, None, False, None),
@@ -119,9 +119,53 @@ def test_given_debezium_without_a_schema_when_it_is_read_then_the_row_is_json_an
     assert tuple(row) == ('{"id":1,"deep":{"a":[1]}}', 86_400_000)
 
 
+def test_given_debezium_without_a_schema_when_rows_have_fractions_then_they_keep_their_digits(
+    spark: SparkSession,
+) -> None:
+    """No double has most of these. What only looks like a number stays a string, and what is none is no JSON."""
+    tabs = r"1.5\t" * 20_000
+    rows = [
+        '{"a":12345678901234567890.1234567890,"b":[1.10,-0.0,1E+2,1e400],"c":{"-1.5":-1,"d":12345678901234567890}}',
+        r"""{"a":"1.50","b":"\\","c":2.50,"d":"\"1.5,\"","e":"'","f":3.0}""",
+        f'{{"tabs":"{tabs}","a":1.0}}',
+        "1.50",
+    ]
+    texts = [f'{{"before":{{"a":0.50}},"after":{row},"source":{{"ts_ms":1}},"op":"c"}}' for row in (*rows, "01.5")]
+    wrapped = f'{{"schema": {{"default": 1.50}}, "payload": {texts[0]}}}'
+    frame = records(spark, *(("k", text) for text in (*texts, wrapped)))
+
+    found = told(changelog("debezium"), frame)
+
+    no_json = (None, None, False, "it is not JSON of a Debezium envelope with the schema")
+    assert found == [*(("k", row, False, None) for row in rows), no_json, ("k", rows[0], False, None)]
+
+
+def test_given_debezium_keys_when_they_have_a_schema_around_them_then_each_is_what_it_is_without(
+    spark: SparkSession,
+) -> None:
+    bare = [
+        '{"id":12345678901234567.25}',
+        '{"id":12345678901234567.75}',
+        '{"b":1.10,"a":"\\u00e9}","payload":{}}',
+        '"1"',
+        "1",
+        '{"schema":"public","payload":1,"id":2}',
+    ]
+    schema = '{"type":"struct","fields":[{"type":"double","field":"payload"}],"optional":false}'
+    wrapped = [f'{{"schema":{schema},"payload":{key}}}' for key in bare]
+    wrapped += [f' {{ "schema" : {schema} ,\n"payload" : {key} }} ' for key in bare]
+    not_text = b'{"schema":{},"payload":"\xff"}'
+    frame = records(spark, *((key, envelope("d")) for key in (*bare, *wrapped, not_text)))
+
+    found = [key for key, *_ in told(changelog("debezium", key="binary"), frame)]
+
+    assert found == [key.encode() for key in bare * 3] + [not_text]
+
+
 def test_given_a_schema_with_a_column_of_ours_when_it_is_parsed_then_it_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(PipelineError, match='a column cannot be called "_Offset"'):
-        Changelog(Envelope.PLAIN, KeyKind.STRING, parse_schema("id INT, _Offset INT"))
+    for name in ("_Offset", "_penstock_reason"):
+        with pytest.raises(PipelineError, match=f'a column cannot be called "{name}"'):
+            changelog(schema=f"id INT, {name} INT")
 
 
 CHANGE = "_key string, value string, _deleted boolean, _partition int, _offset bigint, _timestamp timestamp"

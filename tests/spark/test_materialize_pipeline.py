@@ -184,8 +184,32 @@ def test_given_json_when_the_schema_gets_columns_then_rows_of_before_have_null_i
     assert home.rows("n", "s") == {"a": (1, None), "b": (3, "x")}
     assert [field.name for field in home.iceberg().schema().fields][5:] == ["n", "s", "at"]
     assert "the table has another schema: n is bigint there, and string now" in home.refusal(schema="n STRING")
-    assert "the table in" in home.refusal(schema="n BIGINT", buckets=5)
+    assert "the table in" in home.refusal(schema="n BIGINT, s STRING, at TIMESTAMP", buckets=5)
     assert "_key is string there, and binary now" in home.refusal(schema="n BIGINT", key="binary")
+    assert "the table has more columns than --schema: s, at;" in home.refusal(schema="n BIGINT")
+    assert "the table has more columns than --schema: n, s, at;" in home.refusal()
+
+
+def test_given_names_that_mean_something_to_spark_when_it_runs_again_then_they_are_names(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
+) -> None:
+    """Of columns, and of the directory. Fields of a struct are found by their names, wherever they stand."""
+    home = Home(spark, broker.bootstrap, topic_name, tmp_path / "[ab]{c}*")
+    home.say(("a", {"http.status": 200, "b`q": "x", "s": {"y.z": "y", "x": 1}}), ("d", {"_records": 7, "row": "r"}))
+    names = ("http.status", "b`q", "_records", "row", "after", "s")
+    schema = "`http.status` INT, `b``q` STRING, _records INT, row STRING, after INT, s STRUCT<`y.z`: STRING, x: BIGINT>"
+    home.run(schema=schema)
+    home.say(("a", {"http.status": 404, "s": {"y.z": "z", "x": 2}}), ("g", {"after": 3}))
+
+    home.run(schema=f"s STRUCT<x: INT, `y.z`: STRING>, {schema.rpartition(', s ')[0]}")
+
+    assert home.rows(*names) == {
+        "a": (404, None, None, None, None, ("z", 2)),
+        "d": (None, None, 7, "r", None, None),
+        "g": (None, None, None, None, 3, None),
+    }
+    by_others = home.iceberg().scan().to_arrow().select(["_key", *names]).to_pylist()
+    assert {row["_key"]: (row["http.status"], row["s"]) for row in by_others}["a"] == (404, {"y.z": "z", "x": 2})
 
 
 def test_given_records_that_are_no_changes_when_it_runs_then_they_end_it_or_are_set_aside_once(

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.offsets_json import StreamOffsets
 from penstock.spark.pipelines.archive_home import ArchiveHome, Format
-from penstock.spark.pipelines.data_files import DataFile
+from penstock.spark.pipelines.data_files import DataFile, rows_of
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.merging import FileSizes
 
@@ -64,7 +64,4 @@ def open_table(
 
 
 def read_table(spark: SparkSession, table: ArchiveTable) -> DataFrame:
-    paths = table.files()
-    if not paths:
-        return spark.createDataFrame([], table.schema)
-    return spark.read.schema(table.schema).parquet(*paths)
+    return rows_of(spark, table.files(), table.schema)

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
-from penstock.spark.pipelines import json_values
+from penstock.spark.pipelines import json_numbers, json_values
 from penstock.spark.pipelines.bad_values import REASON
 from penstock.spark.pipelines.errors import PipelineError
 
@@ -22,7 +22,9 @@ KEY, PARTITION, OFFSET, TIMESTAMP, BUCKET = "_key", "_partition", "_offset", "_t
 DELETED = "_deleted"
 _PARSED, _ENVELOPE, _ROW = "_penstock_parsed", "_penstock_envelope", "_penstock_row"
 _OURS = (KEY, PARTITION, OFFSET, TIMESTAMP, BUCKET, DELETED)
+_OURS_BEGIN = "_penstock_"
 _MESSAGE = "m"  # of pg_logical_emit_message: nothing has changed
+_WITH_SCHEMA = r"""(?s)^\s*\{\s*"schema"\s*:\s*\{.*?\}\s*,\s*"payload"\s*:\s*(.*\S)\s*\}\s*$"""
 
 
 class Envelope(StrEnum):
@@ -45,8 +47,10 @@ class Changelog:
 
     def __post_init__(self) -> None:
         for name in self.fields.fieldNames() if self.fields is not None else ():
-            if name.lower() in _OURS:
-                raise PipelineError(f'--schema: a column cannot be called "{name}": the table has one of its own')
+            if name.lower() in _OURS or name.lower().startswith(_OURS_BEGIN):
+                raise PipelineError(
+                    f'--schema: a column cannot be called "{name}": there is one of the pipeline\'s own'
+                )
 
     @property
     def columns(self) -> StructType:
@@ -96,11 +100,13 @@ class Changelog:
     def _debezium(self, records: DataFrame) -> DataFrame:
         value, outer, envelope = F.col("value"), F.col(_PARSED), F.col(_ENVELOPE)
         text = value.cast("string")
-        parsed = records.withColumn(_PARSED, json_values.parsed(text, self._envelope_schema()))
+        read = json_numbers.as_strings(text) if self.fields is None else text
+        parsed = records.withColumn(_PARSED, json_values.parsed(read, self._envelope_schema()))
         inside = F.when(outer["payload"].isNotNull(), outer["payload"]).otherwise(_bare(outer))
         told = parsed.withColumn(_ENVELOPE, inside)
         after = envelope["after"]
-        row = json_values.fields(after, self.fields) if self.fields is not None else [after.alias("value")]
+        whole = json_numbers.as_they_were(after).alias("value")
+        row = [whole] if self.fields is None else json_values.fields(after, self.fields)
         is_change = value.isNull() | ~envelope["op"].eqNullSafe(_MESSAGE)
         return told.where(is_change).withColumns(
             {
@@ -143,6 +149,9 @@ def _bare(outer: Column) -> Column:
 
 
 def _key(text: Column) -> Column:
-    """Connect's JSON converter may put a schema around the key: what is inside is the same with and without."""
-    inside = F.get_json_object(text, "$.payload")
-    return F.when(F.get_json_object(text, "$.schema").isNotNull() & inside.isNotNull(), inside).otherwise(text)
+    """Connect's JSON converter may put a schema before the key: what is inside is the same with and without.
+
+    It is cut out as it is. Spark's functions write JSON anew, and two keys with many digits would become one.
+    """
+    is_inside = F.is_valid_utf8(text) & text.rlike(_WITH_SCHEMA)
+    return F.when(is_inside, F.regexp_extract(text, _WITH_SCHEMA, 1)).otherwise(text)

@@ -6,7 +6,8 @@ it is no file of ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.parquet as parquet
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.conf import RuntimeConfig
+from pyspark.sql.types import StructType
 
 from penstock.core.ids import TopicPartition
 from penstock.spark.pipelines.errors import PipelineError
@@ -33,6 +35,7 @@ _SETTINGS = {
     # A task whose records are of few days writes them as they come; one of more days has to sort them first.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
 }
+_PATTERN = re.compile(r"[][{}*?\\]")
 
 _WRITER = {
     # A commit says that files are whole, not a file of Hadoop's.
@@ -67,6 +70,14 @@ def write_by_day(records: DataFrame, directory: str, compression: str = COMPRESS
     by_day = records.withColumn(DAY, day_of("timestamp")).write.partitionBy(DAY)
     with _settings(records.sparkSession.conf):
         by_day.mode("errorifexists").options(**_WRITER).option("compression", compression).parquet(directory)
+
+
+def rows_of(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+    """What is in these files. Spark takes names for patterns: a directory may be called `[old]`."""
+    if not paths:
+        return spark.createDataFrame([], schema)
+    # Its option against that, __globPaths__, reads every file as often as there are names that look like patterns.
+    return spark.read.schema(schema).parquet(*(_PATTERN.sub(r"\\\g<0>", path) for path in paths))
 
 
 @contextmanager

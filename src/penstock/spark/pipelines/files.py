@@ -16,12 +16,15 @@ from urllib.parse import urlparse
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from penstock.spark.pipelines.errors import PipelineError
 
 # What Hadoop's clients of object stores are asked for: the upload fails, at its end, when there is something by now.
 _CONDITIONAL = "fs.option.create.conditional.overwrite"
+# pyspark has classes of its own for some of Java's exceptions.
+_RAISED_BY_JAVA = (Py4JJavaError, IllegalArgumentException)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -54,7 +57,7 @@ def _told(
     def call(self: Files, path: str, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         try:
             return method(self, path, *arguments, **named)
-        except Py4JJavaError as error:
+        except _RAISED_BY_JAVA as error:
             raise PipelineError(f"{path}: {_first_line(error)}") from None
 
     return call
@@ -133,7 +136,7 @@ class Files:
                 is_mine = self._renamed(path, text)
         except OSError as error:
             why = str(error)
-        except Py4JJavaError as error:
+        except _RAISED_BY_JAVA as error:
             why = _first_line(error)
         # They differ in how they say that the target is there, so it is looked at.
         if not is_mine and not system.exists(there):
@@ -201,13 +204,13 @@ class Files:
         try:
             system = there.getFileSystem(self._configuration)
             return system, system.makeQualified(there)
-        except Py4JJavaError as error:
+        except _RAISED_BY_JAVA as error:
             raise PipelineError(f"{path} cannot be reached: {_first_line(error)}") from None
 
     def _path(self, path: str) -> Any:
         try:
             return self._path_class(path)
-        except Py4JJavaError as error:
+        except _RAISED_BY_JAVA as error:
             raise PipelineError(f'"{path}" is no path: {_first_line(error)}') from None
 
 
@@ -240,5 +243,6 @@ def _url(path: Any) -> str:
     return text.replace("file:/", "file:///", 1) if text.startswith("file:/") and text[6:7] != "/" else text
 
 
-def _first_line(error: Py4JJavaError) -> str:
-    return str(error.java_exception.toString()).splitlines()[0]
+def _first_line(error: Py4JJavaError | IllegalArgumentException) -> str:
+    text = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+    return text.splitlines()[0]

@@ -118,6 +118,11 @@ def _created(catalog: Catalog, identifier: tuple[str, str], home: ArchiveHome) -
 
 def open_catalog(files: Files, directory: str, given: Mapping[str, str], is_to_be_made: bool) -> Catalog | None:
     """None where the directory's own does not exist yet."""
+    if "#" in directory or "?" in directory:
+        raise PipelineError(
+            f"{directory}: there can be no Iceberg table below a name with # or ?, which pyiceberg takes for parts of "
+            "a URL: name another directory"
+        )
     properties = {"warehouse": directory, **given}
     local = local_path(directory)
     if local is None:

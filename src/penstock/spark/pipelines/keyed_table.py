@@ -33,11 +33,12 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StructField, Stru
 from penstock.spark.offsets_json import StreamOffsets
 from penstock.spark.pipelines.archived import NOTHING, from_text, to_text
 from penstock.spark.pipelines.changelog import BUCKET, KEY, OFFSET, PARTITION, TIMESTAMP
+from penstock.spark.pipelines.data_files import rows_of
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.iceberg_catalog import NAMESPACE, open_catalog
 from penstock.spark.pipelines.table_home import HOME_ID, SPARK_SCHEMA, TableHome, load, spark_schema
-from penstock.spark.pipelines.table_schema import evolved
+from penstock.spark.pipelines.table_schema import extended
 from penstock.spark.pipelines.table_upkeep import Upkeep
 
 _APPLIED = "penstock.applied"
@@ -84,7 +85,7 @@ class KeyedTable:
 
     def evolve(self, wanted: StructType) -> None:
         """Raises PipelineError unless only columns are added."""
-        schema = evolved(self.schema, wanted)
+        schema = extended(self.schema, wanted)
         if schema == self.schema:
             return
         try:
@@ -104,9 +105,7 @@ class KeyedTable:
         return [task.file for task in self._table.scan(row_filter=touched).plan_files()]
 
     def rows_of(self, files: Sequence[DataFile]) -> DataFrame:
-        if not files:
-            return self._spark.createDataFrame([], self.schema)
-        return self._spark.read.schema(self.schema).parquet(*(file.file_path for file in files))
+        return rows_of(self._spark, [file.file_path for file in files], self.schema)
 
     def write(self, rows: DataFrame) -> str:
         """One file or more for each bucket, in a directory that is not part of the table yet."""

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType
 
 from penstock.spark.pipelines.bad_values import REASON
 from penstock.spark.pipelines.changelog import BUCKET, DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
 
-RECORDS = "_records"
+RECORDS = "_penstock_records"
 NO_BUCKET = -1
 
 
@@ -30,7 +31,7 @@ def with_bucket(changes: DataFrame, buckets: int) -> DataFrame:
 
 def last_in_each_partition(changes: DataFrame) -> DataFrame:
     """Of each key, with how many changes there were. What is no change is one of no key, in a bucket of its own."""
-    others = [name for name in changes.columns if name not in (KEY, BUCKET, PARTITION)]
+    others = [_quoted(name) for name in changes.columns if name not in (KEY, BUCKET, PARTITION)]
     # One shuffle for this and `last_of_each_key`, which need the rows of a key together.
     together = changes.repartition(BUCKET)
     last, counted = F.max_by(F.struct(*others), OFFSET).alias("row"), F.count("*").alias(RECORDS)
@@ -40,7 +41,7 @@ def last_in_each_partition(changes: DataFrame) -> DataFrame:
 
 def last_of_each_key(last: DataFrame) -> DataFrame:
     """Of the last ones in each partition."""
-    others = [name for name in last.columns if name not in (KEY, BUCKET, RECORDS)]
+    others = [_quoted(name) for name in last.columns if name not in (KEY, BUCKET, RECORDS)]
     row = F.max_by(F.struct(*others), F.struct(TIMESTAMP, PARTITION)).alias("row")
     return last.where(F.col(BUCKET) != NO_BUCKET).groupBy(BUCKET, KEY).agg(row).select(BUCKET, KEY, "row.*")
 
@@ -71,17 +72,25 @@ class Found:
 
 def merged(table: DataFrame, changes: DataFrame) -> DataFrame:
     """The table's rows after the changes, of which each key has one."""
-    columns = table.columns
-    before, after = table.alias("before"), changes.alias("after")
+    # Numbers may be wider in the table, and fields of a struct in another order.
+    as_in_table = changes.to(StructType([*table.schema.fields, StructField(DELETED, BooleanType())]))
+    before, after = table.alias("before"), as_in_table.alias("after")
     same_key = (F.col(f"before.{BUCKET}") == F.col(f"after.{BUCKET}")) & (
         F.col(f"before.{KEY}") == F.col(f"after.{KEY}")
     )
     is_changed = F.col(f"after.{KEY}").isNotNull() & (F.col(f"before.{KEY}").isNull() | _is_later())
-    new = F.struct(*(F.col(f"after.{name}").alias(name) for name in columns))
-    old = F.struct(*(F.col(f"before.{name}").alias(name) for name in columns))
+    new, old = (
+        F.struct(*(F.col(f"{side}.{_quoted(name)}").alias(name) for name in table.columns))
+        for side in ("after", "before")
+    )
     joined = before.join(after, same_key, "full_outer")
     left = joined.where(~is_changed | ~F.col(f"after.{DELETED}"))
     return left.select(F.when(is_changed, new).otherwise(old).alias("row")).select("row.*")
+
+
+def _quoted(name: str) -> str:
+    """A dot or a backtick in it is one of the name."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _is_later() -> Column:

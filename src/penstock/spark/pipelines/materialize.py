@@ -41,7 +41,7 @@ from penstock.spark.pipelines.latest import Found, last_in_each_partition, last_
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.running import Ended, Running, run
 from penstock.spark.pipelines.table_home import TableHome, read_table
-from penstock.spark.pipelines.table_schema import evolved
+from penstock.spark.pipelines.table_schema import extended
 from penstock.spark.pipelines.table_upkeep import DEFAULT_KEPT_S, Upkeep
 from penstock.spark.pipelines.topic_target import TopicTarget, opened
 from penstock.spark.pipelines.topics import Brokers, TopicSource, read_options
@@ -143,7 +143,7 @@ class MaterializePlan:
         if table is None:
             self._followed().check(archived.NOTHING)
             return
-        evolved(table_home.spark_schema(table), self.schema)
+        extended(table_home.spark_schema(table), self.schema)
         there = keyed_table.buckets_of(table)
         if self.buckets not in (None, there):
             raise PipelineError(f"the table in {self.home.path} has {there} buckets, and cannot get {self.buckets}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.spark.pipelines.data_files import DAY, DataFile, day_of, write_by_day, written_files
+from penstock.spark.pipelines.data_files import DAY, DataFile, day_of, rows_of, write_by_day, written_files
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 
@@ -70,7 +70,7 @@ def merge(
     spark: SparkSession, files: Files, small: Sequence[SizedFile], schema: StructType, directory: str, sizes: FileSizes
 ) -> list[DataFile]:
     """As fewer files, in a new directory. Raises PipelineError when they do not have as many rows of each day."""
-    records = spark.read.schema(schema).parquet(*(file.path for file in small)).withColumn(DAY, day_of("timestamp"))
+    records = rows_of(spark, [file.path for file in small], schema).withColumn(DAY, day_of("timestamp"))
     parts = sizes.parts(sum(file.size_bytes for file in small))
     spread = records.coalesce(1) if parts == 1 else records.repartitionByRange(parts, DAY, *_ORDER)
     write_by_day(spread.sortWithinPartitions(DAY, *_ORDER), directory)

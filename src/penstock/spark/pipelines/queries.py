@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.expressions import first_words
+from penstock.spark.pipelines.plan_checks import check_order
 
 VIEW = "input"
 _ORDERS = ("Command", "ParsedStatement", "CompoundPlanStatement")
@@ -48,6 +49,7 @@ class SqlQuery:
             missing = [name for name in kept if name not in _lower(answer.columns)]
             if not missing:
                 return answer
+            check_order(answer, str(self))  # what cannot be asked needs no further columns
             longer = self._with_columns(records, missing)
             try:
                 return self._asked(records, longer)

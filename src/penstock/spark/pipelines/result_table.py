@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.spark.pipelines.checkpoints import Batch
+from penstock.spark.pipelines.data_files import rows_of
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.iceberg_catalog import NAMESPACE, open_catalog
@@ -124,7 +125,7 @@ class ResultTable:
         small = [task.file for task in self.table.scan().plan_files() if task.file.file_size_in_bytes < _SMALL_BYTES]
         if len(small) < _SMALL_FILES:
             return
-        rows = self.spark.read.schema(spark_schema(self.table)).parquet(*(file.file_path for file in small))
+        rows = rows_of(self.spark, [file.file_path for file in small], spark_schema(self.table))
         merged = self._written(rows)
         assert sum(file.record_count for file in merged) == sum(file.record_count for file in small)
         with suppress(PipelineError):  # another time, then

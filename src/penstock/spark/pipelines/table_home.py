@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from penstock.spark.pipelines.data_files import rows_of
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files, joined, read_json
 from penstock.spark.pipelines.iceberg_catalog import NAMESPACE, open_catalog
@@ -105,7 +106,7 @@ def read_table(spark: SparkSession, to: str, *, catalog: Mapping[str, str] | Non
         raise PipelineError(f"there is no table in {files.qualified(to)}")
     schema = spark_schema(table)
     paths = [task.file.file_path for task in table.scan().plan_files()]
-    return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    return rows_of(spark, paths, schema)
 
 
 def spark_schema(table: Table) -> StructType:

@@ -1,9 +1,11 @@
-"""The columns of an archive, and how they may change: fields are added, by name, and numbers may grow wider.
+"""The columns of a table, and how they may change: fields are added, by name, and numbers may grow wider.
 
 What was archived before a field was there has null in it. Anything else that changes a type is another table.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -79,6 +81,32 @@ def evolved(table: StructType, wanted: StructType, where: str = "") -> StructTyp
         data_type = field.dataType if known is None else _evolved_type(known.dataType, field.dataType, name)
         fields[field.name] = StructField(field.name, data_type)
     return StructType(list(fields.values()))
+
+
+def extended(table: StructType, wanted: StructType) -> StructType:
+    """As `evolved`, with nothing left out. For tables whose rows are replaced: they would lose what they have there."""
+    schema = evolved(table, wanted)
+    left_out = list(_left_out(table, wanted))
+    if left_out:
+        raise PipelineError(
+            f"the table has more columns than --schema: {', '.join(left_out)}; name them all, as rows that change "
+            "would lose what they have there: where a value has none, null is written"
+        )
+    return schema
+
+
+def _left_out(table: DataType, wanted: DataType, where: str = "") -> Iterator[str]:
+    if isinstance(table, StructType) and isinstance(wanted, StructType):
+        known = {field.name: field.dataType for field in wanted.fields}
+        for field in table.fields:
+            if field.name in known:
+                yield from _left_out(field.dataType, known[field.name], f"{where}{field.name}.")
+            else:
+                yield f"{where}{field.name}"
+    elif isinstance(table, ArrayType) and isinstance(wanted, ArrayType):
+        yield from _left_out(table.elementType, wanted.elementType, f"{where}element.")
+    elif isinstance(table, MapType) and isinstance(wanted, MapType):
+        yield from _left_out(table.valueType, wanted.valueType, f"{where}value.")
 
 
 def _evolved_type(table: DataType, wanted: DataType, name: str) -> DataType:
