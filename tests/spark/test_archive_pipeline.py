@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import build_app
 from penstock.spark.pipelines import archived
-from penstock.spark.pipelines.archive import _Archiver, _Written, plan_archive
+from penstock.spark.pipelines.archive import _Archiver, _Written, archive, plan_archive
 from penstock.spark.pipelines.archive_reading import Archive
 from penstock.spark.pipelines.archive_table import open_table, read_table
 from penstock.spark.pipelines.errors import PipelineError
@@ -191,6 +191,29 @@ def test_given_records_that_were_deleted_before_they_were_archived_when_it_goes_
     ]
 
 
+def test_given_a_checkpoint_of_more_topics_when_an_archive_is_planned_then_another_checkpoint_is_asked_for(
+    spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
+) -> None:
+    left, home = f"{topic_name}-left", str(tmp_path / "archive")
+    create(broker.bootstrap, topic_name, left)
+    fill(broker.bootstrap, topic_name, [Given("0")])
+    fill(broker.bootstrap, left, [Given("0")])
+    how: dict[str, Any] = {"bootstrap": broker.bootstrap, "to": home, "format": "parquet"}
+    archive(spark, topics=[topic_name, left], **how)
+    fill(broker.bootstrap, topic_name, [Given("1")])
+
+    with pytest.raises(PipelineError) as refused:
+        plan_archive(spark, topics=[topic_name], **how)
+    went_on = archive(spark, topics=[topic_name], checkpoint=str(tmp_path / "checkpoint"), **how)
+
+    assert str(refused.value) == (
+        f"the checkpoint file://{home}/_penstock/checkpoint has read {left}, and that is not to be archived now: "
+        "--checkpoint takes another directory, and with a new one it goes on where the archive ends"
+    )
+    assert went_on.rows == 1 and len(rows_in(spark, home)) == 3
+    assert plan_archive(spark, topics=[topic_name, left], **how).checkpoint.endswith("/checkpoint")
+
+
 def test_given_arguments_that_cannot_be_when_an_archive_is_planned_then_one_sentence_says_what_is_wrong(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
 ) -> None:
@@ -217,6 +240,7 @@ def test_given_arguments_that_cannot_be_when_an_archive_is_planned_then_one_sent
     refused(PipelineError, "is neither a file nor columns", value="json", schema="nowhere.ddl")
     refused(PipelineError, "this is not an Avro schema", value="avro", schema="{}")
     refused(PipelineError, "a schema is for values", schema="a INT")
+    refused(PipelineError, r"schema: c cannot be varchar\(5\)", value="json", schema="c VARCHAR(5)")
     assert not (tmp_path / "archive").exists()
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from penstock.core.ids import TopicPartition
 from penstock.spark.pipelines import archive_home, archived, iceberg_table
@@ -18,7 +22,8 @@ from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.merging import FileSizes
 from penstock.spark.pipelines.parquet_table import open_parquet_table
-from penstock.spark.pipelines.table_schema import RECORD
+from penstock.spark.pipelines.table_schema import REASON, RECORD, with_fields
+from penstock.spark.pipelines.values import taken_apart, value_format
 from tests.chaos.conftest import FULL, luck
 from tests.spark.archiving import DAY_MS, FIRST_DAY_MS, FORMATS, visible_files
 
@@ -26,6 +31,22 @@ __all__ = ["luck"]  # a fixture
 
 ROWS = 10
 SIZES = FileSizes(small_files=2)
+# By name: the type, what JSON has, and what the table has.
+EVERY_TYPE: dict[str, tuple[str, object, object]] = {
+    "flag": ("BOOLEAN", True, True),
+    "tiny": ("TINYINT", -1, -1),
+    "small": ("SMALLINT", 300, 300),
+    "whole": ("INT", 1 << 30, 1 << 30),
+    "long": ("BIGINT", 1 << 60, 1 << 60),
+    "single": ("FLOAT", 1.5, 1.5),
+    "double": ("DOUBLE", 0.1, 0.1),
+    "price": ("DECIMAL(38, 10)", 1.5, Decimal("1.5000000000")),
+    "text": ("STRING", "x", "x"),
+    "bytes": ("BINARY", "aGk=", b"hi"),
+    "on": ("DATE", "2026-01-31", date(2026, 1, 31)),
+    "local": ("TIMESTAMP_NTZ", "2026-01-31T12:00:00", datetime(2026, 1, 31, 12)),
+    "rest": ("ARRAY<MAP<STRING, STRUCT<`a.b`: INT>>>", [{"k": {"a.b": 1}}], [{"k": {"a.b": 1}}]),
+}
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -59,6 +80,26 @@ def test_given_an_archive_in_iceberg_when_somebody_reads_it_with_pyiceberg_then_
     assert sorted(theirs.scan().to_arrow()["offset"].to_pylist()) == list(range(2 * ROWS))
     assert [field.name for field in theirs.spec().fields] == ["day"]
     assert theirs.scan(row_filter="timestamp < '1970-01-01T00:00:00+00:00'").to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_given_every_type_that_a_schema_may_have_when_values_are_archived_then_the_table_has_them(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    files, home = Files(spark), a_home(spark, tmp_path, format)
+    value = value_format(files, "json", [", ".join(f"{name} {type}" for name, (type, _, _) in EVERY_TYPE.items())])
+    table = open_table(spark, home, home.table, with_fields(value.fields), {})
+    assert table is not None
+    written = json.dumps({name: text for name, (_, text, _) in EVERY_TYPE.items()})
+    records = a_batch(spark, 0).limit(1).withColumn("value", F.lit(written.encode()))
+
+    directory = table.attempt("0")
+    write_by_day(taken_apart(records, value).drop(REASON), directory)
+    found = written_files(files, directory)
+    table.commit(directory, found, archived.after(table.archived, found))
+
+    (row,) = read_table(spark, a_table(spark, home)).collect()
+    assert row["fields"].asDict(recursive=True) == {name: read for name, (_, _, read) in EVERY_TYPE.items()}
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -122,7 +122,7 @@ def aggregate(
             "-a",
             metavar="CALL",
             help="count, sum(x), avg(x), min(x), max(x), distinct(x), p50(x), p99(x), with AS and a name if one likes; "
-            "may be repeated.",
+            "distinct is an estimate, a few percent off as a rule; may be repeated.",
             show_default=False,
         ),
     ],

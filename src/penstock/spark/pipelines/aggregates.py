@@ -19,6 +19,7 @@ _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 # Within a 1/10000 of the rank.
 _ACCURACY = 10_000
 
+# Spark has no exact count of distinct values in a stream.
 _FUNCTIONS: dict[str, Callable[[Column], Column]] = {
     "count": F.count,
     "sum": F.sum,

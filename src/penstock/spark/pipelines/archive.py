@@ -107,12 +107,23 @@ class ArchivePlan:
         """Raises PipelineError, WireError."""
         self.source.check()
         checkpoints.check(Files(self.spark), self.checkpoint, self._purpose(self.home))
+        self._check_topics()
         table = open_table(self.spark, self.home, self.home.table, None, self.catalog)
         if table is not None:
             evolved(table.schema, self._schema())
             archived.with_topics(table.archived, self._topic_ids())
             self._check_values(table)
         self._followed().check(archived.NOTHING if table is None else table.archived)
+
+    def _check_topics(self) -> None:
+        """What a query does not read any more is lost to it, and --skip-lost would pass over more than that."""
+        read = checkpoints.committed(Files(self.spark), self.checkpoint)
+        left = {partition.topic for partition in read.offsets} - set(self.source.topics) if read is not None else set()
+        if left:
+            raise PipelineError(
+                f"the checkpoint {self.checkpoint} has read {', '.join(sorted(left))}, and that is not to be archived "
+                "now: --checkpoint takes another directory, and with a new one it goes on where the archive ends"
+            )
 
     def _check_values(self, table: ArchiveTable) -> None:
         """A run that was killed between the two tables has put aside what others may be able to read, or the other way

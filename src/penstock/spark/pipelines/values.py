@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -54,10 +55,13 @@ def value_format(files: Files, kind: str, schemas: Sequence[str]) -> ValueFormat
     if kind == ValueKind.AVRO:
         from penstock.spark.pipelines.avro_values import struct_of
 
-        return ValueFormat(ValueKind.AVRO, struct_of(texts), tuple(texts))
-    if len(texts) > 1:
+        format = ValueFormat(ValueKind.AVRO, struct_of(texts), tuple(texts))
+    elif len(texts) > 1:
         raise PipelineError("JSON takes one schema: fields that a value does not have are null")
-    return ValueFormat(ValueKind.JSON, _struct(texts[0]))
+    else:
+        format = ValueFormat(ValueKind.JSON, _struct(texts[0]))
+    json_values.check_columns(format.fields, "schema")
+    return format
 
 
 def taken_apart(records: DataFrame, format: ValueFormat) -> DataFrame:
@@ -80,13 +84,22 @@ def _with(apart: DataFrame, fields: Column, reason: Column) -> DataFrame:
 
 
 def _text(files: Files, schema: str) -> str:
-    """What is not a schema itself is where one is."""
-    if schema.lstrip().startswith(("{", "[")) or " " in schema.strip():
+    """What is not a schema itself is where one is; a path may have spaces, as columns do."""
+    if schema.lstrip().startswith(("{", "[")):
+        return schema
+    if len(schema.split()) > 1 and not _is_there(files, schema):
         return schema
     text = files.read(schema)
     if text is None:
         raise PipelineError(f'schema: "{schema}" is neither a file nor columns such as "id BIGINT, name STRING"')
     return text
+
+
+def _is_there(files: Files, schema: str) -> bool:
+    try:
+        return files.exists(schema)
+    except (PipelineError, PySparkException):  # columns are no path: some have a colon
+        return False
 
 
 def _struct(text: str) -> StructType:
