@@ -29,10 +29,15 @@ def test_given_an_archived_topic_whose_records_are_deleted_when_it_is_replayed_t
 
     ended = replay(spark, archive=home, bootstrap=broker.bootstrap, to=anew, rows_per_chunk=80)
     result = audit(spark, archive=home, bootstrap=broker.bootstrap, replayed_to=anew)
+    without_replay = audit(spark, archive=home, bootstrap=broker.bootstrap)
 
     assert ended.rows == 200
     assert read(broker.bootstrap, anew) == before
     assert result.is_equal, str(result)
+    not_compared = f"{topic_name}: nothing was compared with the broker: they have no offsets in common"
+    assert str(result).splitlines() == ["equal: 2 partitions, 200 archived records", not_compared]
+    assert without_replay.differences == [not_compared]
+    assert str(without_replay).splitlines() == ["1 differences: 2 partitions, 200 archived records", not_compared]
     assert [each.retired for each in result.partitions] == [100, 100]
     assert [each.is_in_order for each in result.replayed] == [True, True]
     assert '<h1 class="equal">' in page(result) and json.dumps(result.to_json())

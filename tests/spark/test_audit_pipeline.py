@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+from html import escape
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,13 +25,14 @@ from penstock.cli.app import build_app
 from penstock.spark.pipelines import audit_passes
 from penstock.spark.pipelines.audit import audit
 from penstock.spark.pipelines.audit_passes import Passes, Stopped
+from penstock.spark.pipelines.audit_report import page
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.progress import Progress
 from penstock.spark.pipelines.running import stopping_on_signals
 from tests.spark.archiving import PARTITIONS, archived_to, some_records, visible_files
-from tests.spark.piping import Given, create, fill, values
+from tests.spark.piping import Given, create, delete, fill, values
 from tests.spark.terminals import Terminal
-from tests.testkit import BrokerProcess, eventually
+from tests.testkit import BrokerProcess, eventually, free_port
 
 FOR_EVER = {"retention.ms": "-1"}
 TOPIC = "audited"
@@ -75,8 +77,8 @@ def test_given_an_archive_that_was_tampered_with_when_audited_by_command_then_it
     before = CliRunner().invoke(build_app(), command)
 
     tamper(spark, archive)
-    page, document = tmp_path / "report" / "audit.html", tmp_path / "report" / "audit.json"
-    after = CliRunner().invoke(build_app(), [*command, "--report", str(page), "--json", str(document)])
+    report, document = tmp_path / "report" / "audit.html", tmp_path / "report" / "audit.json"
+    after = CliRunner().invoke(build_app(), [*command, "--report", str(report), "--json", str(document)])
 
     assert before.exit_code == 0 and before.stdout == "equal: 2 partitions, 60 archived records\n", before.output
     assert after.exit_code == 1, after.output
@@ -86,7 +88,33 @@ def test_given_an_archive_that_was_tampered_with_when_audited_by_command_then_it
     assert f"{TOPIC}-0: 1 records of the broker are not in the archive: offsets 3" in told
     assert f"{TOPIC}-1: 1 records have other contents in the archive: offsets 5" in told
     assert f"{TOPIC}-0: 10 records are in the archive more than once" in told
-    assert "4 differences" in after.stdout and '<h1 class="different">' in page.read_text()
+    assert "4 differences" in after.stdout and '<h1 class="different">' in report.read_text()
+    assert {each.name for each in report.parent.iterdir()} == {report.name, document.name}
+
+
+def test_given_files_that_cannot_be_written_when_audited_then_it_is_said_before_and_is_no_difference(
+    broker: BrokerProcess, untouched: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    command = ["pipeline", "audit", str(untouched), "--bootstrap", broker.bootstrap]
+
+    report = CliRunner().invoke(build_app(), [*command, "--report", "/proc/nope.html"])
+    document = CliRunner().invoke(build_app(), [*command, "--json", str(untouched)])
+
+    assert (report.exit_code, document.exit_code) == (2, 2)
+    assert "penstock: /proc/nope.html cannot be written: " in report.stderr
+    assert f"penstock: {untouched} is a directory" in document.stderr
+    assert not any("step" in each.__dict__ for each in caplog.records)
+
+
+def test_given_a_broker_that_does_not_answer_when_audited_by_command_then_it_is_no_difference(
+    spark: SparkSession, untouched: Path
+) -> None:
+    ended = CliRunner().invoke(
+        build_app(), ["pipeline", "audit", str(untouched), "--bootstrap", f"127.0.0.1:{free_port()}"]
+    )
+
+    assert ended.exit_code == 2 and ended.stderr.startswith("penstock: "), ended.output
 
 
 def test_given_a_replay_whose_records_are_in_another_order_or_missing_when_audited_then_both_are_found(
@@ -135,7 +163,7 @@ def test_given_contents_that_changed_places_when_audited_on_a_terminal_then_both
     ]
 
 
-def test_given_records_that_were_deleted_before_they_were_archived_when_audited_then_they_are_a_difference(
+def test_given_deleted_records_and_then_a_deleted_topic_when_audited_then_both_are_differences(
     spark: SparkSession, broker: BrokerProcess, topic_name: str, tmp_path: Path
 ) -> None:
     create(broker.bootstrap, topic_name, config=FOR_EVER)
@@ -147,11 +175,17 @@ def test_given_records_that_were_deleted_before_they_were_archived_when_audited_
         deleted.result(20)
 
     result = audit(spark, archive=str(tmp_path / "archive"), bootstrap=broker.bootstrap)
+    delete(broker.bootstrap, topic_name)
+    without_topic = audit(spark, archive=str(tmp_path / "archive"), bootstrap=broker.bootstrap)
 
     assert result.differences == [
         f"{topic_name}-0: 2 offsets were deleted on the broker before they were archived: 2-3"
     ]
     assert result.partitions[0].behind == 1
+    assert without_topic.differences == [
+        f"{topic_name}: nothing was compared with the broker: the topic is not on the broker any more"
+    ]
+    assert escape(without_topic.differences[0]) in page(without_topic)
 
 
 def test_given_a_dry_run_when_the_commands_run_then_the_plan_is_shown_and_nothing_is_compared_or_written(

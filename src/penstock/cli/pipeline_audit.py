@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.client import DEFAULT_BOOTSTRAP, fail, pairs
 from penstock.cli.pipeline_options import (
-    STOPPED,
     Bootstrap,
     CatalogProperties,
     Checkpoint,
     DryRun,
+    ExitCodes,
     Kafka,
     Master,
     SparkSettings,
@@ -23,10 +23,8 @@ from penstock.cli.pipeline_options import (
 )
 from penstock.cli.terminal import print_json
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from penstock.spark.pipelines.audit_result import AuditResult
+# 0 and 1 are results of an audit. What is interrupted has 130 with shells as well.
+_EXIT_CODES = ExitCodes(stopped=130, failed=2)
 
 ArchivePath = Annotated[str, typer.Argument(metavar="ARCHIVE", help="Path or URL of the archive.", show_default=False)]
 OneTopic = Annotated[
@@ -140,13 +138,19 @@ def audit(
     master: Master = None,
     spark: SparkSettings = None,
 ) -> None:
-    """Compare broker, archive and what was replayed: counts, gaps, duplicates, order, checksums. 1 on a difference."""
+    """Compare broker, archive and what was replayed: counts, gaps, duplicates, order, checksums.
+
+    Exit code 1 on a difference, 2 when it fails.
+    """
     settings, properties = pairs("--kafka", kafka), pairs("--catalog-property", catalog_property)
     if not replayed and (since or until or offsets or key or where or any_partition):
         fail("--since, --until, --offsets, --key, --where and --any-partition go with --replayed", 2)
-    with spark_session("audit", master, spark) as session:
+    with spark_session("audit", master, spark, _EXIT_CODES) as session:
         from penstock.spark.pipelines.audit import plan_audit
+        from penstock.spark.pipelines.audit_files import AuditFile
         from penstock.spark.pipelines.audit_passes import Stopped
+        from penstock.spark.pipelines.audit_report import page
+        from penstock.spark.pipelines.files import Files
 
         plan = plan_audit(
             session,
@@ -163,27 +167,27 @@ def audit(
             kafka=settings,
             catalog=properties,
         )
+        files = Files(session)
+        page_file = None if report is None else AuditFile(files, report)
+        document_file = None if json_file in (None, "-") else AuditFile(files, json_file)
+        for each in (page_file, document_file):
+            if each is not None:
+                each.check()
         if dry_run:
             show_plan(plan)
             return
         try:
             result = plan.run()
         except Stopped as stopped:
-            fail(str(stopped), STOPPED)
-        _write(session, result, report, json_file)
-        if json_file != "-":
+            fail(str(stopped), _EXIT_CODES.stopped)
+        # First what cannot fail: the result has taken long.
+        if json_file == "-":
+            print_json(result.to_json())
+        else:
             print(result)
+        if page_file is not None:
+            page_file.write(page(result))
+        if document_file is not None:
+            document_file.write(json.dumps(result.to_json(), indent=2))
     if not result.is_equal:
         raise typer.Exit(1)
-
-
-def _write(session: SparkSession, result: AuditResult, report: str | None, json_file: str | None) -> None:
-    from penstock.spark.pipelines.audit_report import page
-    from penstock.spark.pipelines.files import Files
-
-    if report is not None:
-        Files(session).write(report, page(result))
-    if json_file == "-":
-        print_json(result.to_json())
-    elif json_file is not None:
-        Files(session).write(json_file, json.dumps(result.to_json(), indent=2))

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from penstock.cli.client import fail, pairs
 from penstock.cli.terminal import print_columns
 from penstock.runtime import logs
+from penstock.wire.errors import WireError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,8 +84,6 @@ CatalogProperties = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, and move nothing.")]
 
 DEFAULT_INTERVAL_S = 1.0
-# The exit code of what was interrupted: as shells have it, and no result.
-STOPPED = 130
 _SESSION = {
     "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
@@ -101,16 +102,52 @@ class _StandardError:
         sys.stderr.flush()
 
 
+@dataclass(frozen=True, slots=True)
+class ExitCodes:
+    """Of a command that was told to stop, and of one that fails."""
+
+    stopped: int = 0
+    failed: int = 1
+
+
+_EXIT_CODES = ExitCodes()
+
+
 @contextmanager
-def spark_session(name: str, master: str | None, settings: list[str] | None) -> Iterator[SparkSession]:
-    """For one pipeline. What goes wrong within ends the command with the reason."""
+def spark_session(
+    name: str, master: str | None, settings: list[str] | None, exit_codes: ExitCodes = _EXIT_CODES
+) -> Iterator[SparkSession]:
+    """For one pipeline. What goes wrong within ends the command with the reason.
+
+    SIGINT and SIGTERM end it where nothing else listens to them: while Spark starts, and while it is planned.
+    """
     given = pairs("--spark", settings)
-    _require_spark()
+    try:
+        with _terminated_as_interrupted(), _session(name, master, given, exit_codes) as spark:
+            yield spark
+    except KeyboardInterrupt:
+        fail(f"{name}: stopped on request", exit_codes.stopped)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _session(name: str, master: str | None, settings: dict[str, str], exit_codes: ExitCodes) -> Iterator[SparkSession]:
+    _require_spark(exit_codes.failed)
+    from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from penstock.spark import session
     from penstock.spark.pipelines.errors import PipelineError, why
+    from penstock.spark.pipelines.running import listening
 
     logs.configure(stream=_StandardError())
     for handler in logging.getLogger().handlers:
@@ -119,18 +156,46 @@ def spark_session(name: str, master: str | None, settings: list[str] | None) -> 
         logging.getLogger(noisy).setLevel(logging.WARNING)
     is_ours = SparkSession.getActiveSession() is None
     spark: SparkSession | None = None
-    try:
-        spark = session(f"penstock {name}", master, _SESSION | given)
-        yield spark
-    except KeyboardInterrupt:  # while Spark starts, or it is planned: what runs listens to signals itself
-        fail(f"{name}: stopped on request", STOPPED)
-    except PipelineError as error:
-        fail(str(error))
-    except PySparkException as error:
-        fail(f"{name}: {why(error)}")
-    finally:
-        if is_ours and spark is not None:
-            spark.stop()
+    with listening(_interrupt) as stop:
+        try:
+            # Left while it starts, Spark's process would not find where to say that it has, and stay for ever.
+            with listening():
+                spark = session(f"penstock {name}", master, _SESSION | settings)
+            if stop.is_made:
+                raise KeyboardInterrupt
+            _keep_quiet_at_the_end(spark)
+            yield spark
+        except KeyboardInterrupt:
+            # Asked now, it would first go on with what was interrupted. Its process ends with ours.
+            is_ours = False
+            raise
+        except (PipelineError, WireError) as error:
+            if stop.is_made:
+                fail(f"{name}: stopped on request; {error}", exit_codes.stopped)
+            fail(str(error), exit_codes.failed)
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            if stop.is_made:  # and whoever asked may have asked Spark's processes as well
+                fail(f"{name}: stopped on request", exit_codes.stopped)
+            if isinstance(error, PySparkException):
+                fail(f"{name}: {why(error)}", exit_codes.failed)
+            if isinstance(error, (Py4JNetworkError, ConnectionError)):
+                fail(f"{name}: Spark's process has ended: {error}", exit_codes.failed)
+            raise
+        finally:
+            if is_ours and spark is not None:
+                with suppress(Py4JError, ConnectionError, KeyboardInterrupt):
+                    spark.stop()
+
+
+def _interrupt(stop: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _keep_quiet_at_the_end(spark: SparkSession) -> None:
+    """When its process ends before ours, one thread of Spark's writes a stack trace, and nothing depends on it."""
+    server = spark.sparkContext._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
 
 
 def _is_not_raised_as_well(record: logging.LogRecord) -> bool:
@@ -150,10 +215,10 @@ def show_plan(plan: Plan[object]) -> None:
     print_columns(("plan", ""), plan.lines())
 
 
-def _require_spark() -> None:
+def _require_spark(exit_code: int) -> None:
     try:
         import pyspark  # noqa: F401
     except ImportError:
-        fail("pipelines need Spark: pip install 'penstock[spark]'")
+        fail("pipelines need Spark: pip install 'penstock[spark]'", exit_code)
     if shutil.which("java") is None:
-        fail("pipelines need Java 17, and there is no java in the PATH")
+        fail("pipelines need Java 17, and there is no java in the PATH", exit_code)

@@ -14,8 +14,8 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-# Mapped pages are the page cache's, but count as resident memory: 512 MiB at most, and none of it a second after the last
-# use. That is room for a hundred partitions that are read at once, and for readers of one that are some way apart.
+# Mapped pages are the page cache's, but count as resident memory: 512 MiB at most, and none of it a second after the
+# last use. That is room for a hundred partitions that are read at once, and for readers of one that are some way apart.
 WINDOW_BYTES = 4 << 20
 MAX_WINDOWS = 128
 MAX_PIECES = 2  # the second is a whole window, if there is more behind it

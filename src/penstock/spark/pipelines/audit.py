@@ -3,7 +3,8 @@
 Broker and archive are compared where both have something to say: what retention has taken from the broker, and what is
 not archived yet, is told and is no difference. Offsets that neither has are explained by compaction or by transactions.
 One that only the broker has is lost, and so is one that retention took before the archive came to it; one that only the
-archive has is too much, unless the topic is compacted.
+archive has is too much, unless the topic is compacted. Where nothing of a topic can be compared with the broker, it is
+not equal by that, unless what was replayed of it was compared in its place.
 """
 
 from __future__ import annotations
@@ -19,13 +20,20 @@ from pyspark.sql import functions as F
 
 from penstock.core.ids import TopicPartition
 from penstock.spark.pipelines.archive_reading import Archive
-from penstock.spark.pipelines.audit_broker import compared_bounds, offsets_of, on_broker, read_broker, read_topic
+from penstock.spark.pipelines.audit_broker import (
+    OnBroker,
+    compared_bounds,
+    offsets_of,
+    on_broker,
+    read_broker,
+    read_topic,
+)
 from penstock.spark.pipelines.audit_compare import compared
 from penstock.spark.pipelines.audit_measure import Bounds, Measured, Zone, changed, measured, rows_in
 from penstock.spark.pipelines.audit_partition import Facts, audit_partition, rows_by_hour
 from penstock.spark.pipelines.audit_passes import Passes
 from penstock.spark.pipelines.audit_replayed import audit_replayed
-from penstock.spark.pipelines.audit_result import AuditResult, PartitionAudit, ReplayedAudit
+from penstock.spark.pipelines.audit_result import AuditResult, NotCompared, PartitionAudit, ReplayedAudit
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.planning import Lines, carried_out
 from penstock.spark.pipelines.progress import Progress
@@ -145,7 +153,8 @@ class AuditPlan:
             )
             for each in sorted(kept.keys() | bounds.keys())
         ]
-        return self._result(partitions, self._replayed(passes, in_target), kept, broker)
+        replayed = self._replayed(passes, in_target)
+        return self._result(partitions, replayed, kept, broker, self._not_compared(there, bounds, partitions, replayed))
 
     def _sizes(self, passes: Passes, bounds: Bounds, records: DataFrame) -> tuple[int, int, int]:
         """About how many rows there are to read: from the broker, in the archive, and for what was replayed."""
@@ -179,8 +188,34 @@ class AuditPlan:
             "replayed", lambda: audit_replayed(selected, replayed, to, keeps_partitions), rows, _rows_replayed
         )
 
+    def _not_compared(
+        self,
+        there: OnBroker,
+        bounds: Bounds,
+        partitions: Sequence[PartitionAudit],
+        replayed: Sequence[ReplayedAudit],
+    ) -> list[NotCompared]:
+        found = []
+        for topic in self.topics:
+            of_it = [each for each in partitions if each.topic == topic]
+            has_common = any(first < end for each, (first, end) in bounds.items() if each.topic == topic)
+            why = there.why_not.get(topic)
+            if why is None and not has_common and any(each.archive.rows for each in of_it):
+                why = "they have no offsets in common"
+            if why is not None:
+                is_replayed = self.selection is not None and self.selection.topic == topic
+                is_compared = is_replayed and any(each.archive_rows for each in replayed)
+                is_different = any(each.differences for each in of_it)
+                found.append(NotCompared(topic, why, not is_compared and not is_different))
+        return found
+
     def _result(
-        self, partitions: Sequence[PartitionAudit], replayed: Sequence[ReplayedAudit], kept: Measured, broker: Measured
+        self,
+        partitions: Sequence[PartitionAudit],
+        replayed: Sequence[ReplayedAudit],
+        kept: Measured,
+        broker: Measured,
+        not_compared: Sequence[NotCompared],
     ) -> AuditResult:
         return AuditResult(
             archive=self.archive.home.path,
@@ -191,6 +226,7 @@ class AuditPlan:
             selection="" if self.selection is None else self.selection.told(),
             replayed=tuple(replayed),
             rows_by_time={"archive": rows_by_hour(kept), "broker": rows_by_hour(broker)},
+            not_compared=tuple(not_compared),
         )
 
 

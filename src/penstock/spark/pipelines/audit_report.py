@@ -28,6 +28,7 @@ def page(result: AuditResult) -> str:
         verdict,
         f'<p class="note">{escape(result.archive)}, brokers {escape(result.bootstrap)}, {escape(result.when)}</p>',
         _list(result.differences, "different"),
+        _list(result.notes, "note"),
         _archive_section(result),
         _replay_section(result),
         _time_section(result),

@@ -62,6 +62,20 @@ class ReplayedAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class NotCompared:
+    """A topic of which the broker has nothing to compare with. Nobody knows then whether its records are the same,
+    unless what was replayed of it was compared, or there is a difference already.
+    """
+
+    topic: str
+    why: str
+    is_difference: bool
+
+    def __str__(self) -> str:
+        return f"{self.topic}: nothing was compared with the broker: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class AuditResult:
     archive: str
     bootstrap: str
@@ -71,11 +85,17 @@ class AuditResult:
     selection: str = ""
     replayed: tuple[ReplayedAudit, ...] = ()
     rows_by_time: dict[str, dict[int, int]] = field(default_factory=dict)
+    not_compared: tuple[NotCompared, ...] = ()
 
     @property
     def differences(self) -> list[str]:
         audited: list[PartitionAudit | ReplayedAudit] = [*self.partitions, *self.replayed]
-        return [f"{_name(each)}: {difference}" for each in audited for difference in each.differences]
+        found = [f"{_name(each)}: {difference}" for each in audited for difference in each.differences]
+        return [*(str(each) for each in self.not_compared if each.is_difference), *found]
+
+    @property
+    def notes(self) -> list[str]:
+        return [str(each) for each in self.not_compared if not each.is_difference]
 
     @property
     def is_equal(self) -> bool:
@@ -88,9 +108,8 @@ class AuditResult:
     def __str__(self) -> str:
         rows = sum(each.archive.rows for each in self.partitions)
         where = f"{len(self.partitions)} partitions, {rows:,} archived records"
-        if self.is_equal:
-            return f"equal: {where}"
-        return "\n".join((f"{len(self.differences)} differences: {where}", *self.differences))
+        verdict = "equal" if self.is_equal else f"{len(self.differences)} differences"
+        return "\n".join((f"{verdict}: {where}", *self.differences, *self.notes))
 
 
 def hexadecimal(checksum: int) -> str:

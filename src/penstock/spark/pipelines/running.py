@@ -11,10 +11,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -60,7 +61,8 @@ class Ended:
 class StopRequest:
     """Whether somebody has asked to stop, and whether they have asked again.
 
-    Terminals, `timeout` and systemd signal several times at once: what comes together is one request.
+    Terminals, `timeout` and systemd signal several times at once: what comes together is one request. Where one listens
+    within another, as a query does within a command, both have the same.
     """
 
     def __init__(self) -> None:
@@ -68,31 +70,46 @@ class StopRequest:
         self.is_urgent = False
         self._last_s = 0.0
 
-    def make(self) -> None:
-        now_s = time.monotonic()
-        self.is_urgent = self.is_made and now_s - self._last_s >= _TOGETHER_S
+    def make(self, now_s: float) -> bool:
+        """Whether it is one of its own, and not the last one once more."""
+        if self.is_made and now_s - self._last_s < _TOGETHER_S:
+            return False
+        self.is_urgent = self.is_made
         self.is_made, self._last_s = True, now_s
+        return True
+
+
+class _Listener:
+    def __init__(self, heard: Callable[[StopRequest], object]) -> None:
+        around = signal.getsignal(signal.SIGTERM)
+        self.stop: StopRequest = around.stop if isinstance(around, _Listener) else StopRequest()
+        self._heard = heard
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.stop.make(time.monotonic()):
+            self._heard(self.stop)
+
+
+@contextmanager
+def listening(heard: Callable[[StopRequest], object] = lambda stop: None) -> Iterator[StopRequest]:
+    """SIGINT and SIGTERM are requests while it lasts. Only the main thread may listen to signals; others get none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield StopRequest()
+        return
+    listener = _Listener(heard)
+    before = {each: signal.signal(each, listener) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield listener.stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def stopping_on_signals(when_urgent: Callable[[], object] = lambda: None) -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM are requests while it lasts. Only the main thread may listen to signals; others get none."""
-    stop = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
+    """What runs meanwhile looks at the request by itself."""
+    with listening(lambda stop: stop.is_urgent and when_urgent()) as stop:
         yield stop
-        return
-
-    def received(number: int, frame: FrameType | None) -> None:
-        stop.make()
-        if stop.is_urgent:
-            when_urgent()
-
-    before = {each: signal.signal(each, received) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def run(writer: DataStreamWriter, how: Running) -> Ended:
@@ -162,17 +179,23 @@ def _until_ended(watched: _Watched, stop: StopRequest) -> None:
             if stop.is_urgent or is_between:
                 query.stop()
                 break
+        watched.look()
     except KeyboardInterrupt:  # where signals are somebody else's, as in a notebook
-        stop.make()
+        stop.make(time.monotonic())
         query.stop()
-    except PySparkException as error:
-        # Whoever asked us to stop may have asked Spark's processes as well.
-        if not stop.is_made:
+        watched.look()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        # Whoever asked us to stop may have asked Spark's processes as well: they may be gone by now.
+        if stop.is_made:
+            with suppress(PySparkException, Py4JError, ConnectionError):
+                watched.look()
+        elif isinstance(error, PySparkException):
             raise PipelineError(f"{watched.how.name}: {why(error)}") from error
+        else:
+            raise
     except BaseException:
         query.stop()
         raise
-    watched.look()
 
 
 def _has_ended(query: StreamingQuery) -> bool:
