@@ -13,6 +13,7 @@ from bench.open_loop import open_loop_latencies_ms
 from bench.payloads import values
 from bench.percentiles import latency_figures
 from bench.raw_produce import ACKS_ALL, Produce, first_success, produce_exchanges
+from bench.side_by_side.cores import Cores
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.latency_client import Steady, end_to_end_latencies_ms
 from bench.side_by_side.latency_stub import TOPIC_ID, latency_stub
@@ -31,12 +32,24 @@ class EndToEnd:
     consumers_count: int = 1
 
     @property
-    def steady(self) -> Steady:
-        requests_per_s = min(REQUESTS_PER_S, self.messages_per_s)
-        return Steady(requests_per_s, self.messages_per_s // requests_per_s, self.seconds, self.consumers_count)
+    def requests_per_s(self) -> int:
+        return min(REQUESTS_PER_S, self.messages_per_s)
+
+    @property
+    def records_per_request(self) -> int:
+        return self.messages_per_s // self.requests_per_s
+
+    def steady(self, cores: Cores) -> Steady:
+        return Steady(
+            self.requests_per_s,
+            self.records_per_request,
+            self.seconds,
+            self.consumers_count,
+            never_sleeps=cores.is_pinned,
+        )
 
     def batch(self) -> wire.Batch:
-        return wire.batch_of(values(VALUE_BYTES, self.steady.records_per_request))
+        return wire.batch_of(values(VALUE_BYTES, self.records_per_request))
 
 
 @contextmanager
@@ -45,7 +58,7 @@ def end_to_end(load: EndToEnd, laboratory: Laboratory, system: str) -> Iterator[
         yield lambda: _end_to_end_alone(laboratory, load)
     else:
         broker = laboratory.broker(system)
-        yield lambda: _end_to_end_once(broker, laboratory.topic(f"end-to-end-{load.messages_per_s}"), load)
+        yield lambda: _end_to_end_once(broker, laboratory, load)
 
 
 def _end_to_end_alone(laboratory: Laboratory, load: EndToEnd) -> Figures:
@@ -53,17 +66,17 @@ def _end_to_end_alone(laboratory: Laboratory, load: EndToEnd) -> Figures:
     topic, batch = laboratory.topic("end-to-end"), load.batch()
     with latency_stub(topic, batch, laboratory.cores.broker) as address:
         request, error_position = wire.produce_request(topic, 0, batch, load.acks), wire.produce_error_position(topic)
-        arguments = (address, request, error_position, TOPIC_ID, 0, load.steady)
+        arguments = (address, request, error_position, TOPIC_ID, 0, load.steady(laboratory.cores))
         return latency_figures(in_own_process(end_to_end_latencies_ms, *arguments))
 
 
-def _end_to_end_once(broker: BrokerProcess, topic: str, load: EndToEnd) -> Figures:
-    batch = load.batch()
+def _end_to_end_once(broker: BrokerProcess, laboratory: Laboratory, load: EndToEnd) -> Figures:
+    topic, batch = laboratory.topic(f"end-to-end-{load.messages_per_s}"), load.batch()
     topic_id = brokers.create_topic(broker, topic, 1, brokers.NO_FLUSH)
     request, error_position = wire.produce_request(topic, 0, batch, load.acks), wire.produce_error_position(topic)
     with socket.create_connection(broker.address) as connection:
         first_success(connection, request, error_position)
-    arguments = (broker.address, request, error_position, topic_id, batch.records_count, load.steady)
+    arguments = (broker.address, request, error_position, topic_id, batch.records_count, load.steady(laboratory.cores))
     latencies = in_own_process(end_to_end_latencies_ms, *arguments)
     brokers.delete_topic(broker, topic)
     return latency_figures(latencies)

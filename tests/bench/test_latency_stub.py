@@ -8,11 +8,13 @@ from bench.side_by_side.latency_stub import TOPIC_ID, latency_stub
 from bench import payloads, wire
 
 
-@pytest.mark.parametrize("records_per_request", [1, 20])
-def test_given_the_stub_when_the_client_runs_then_it_sees_every_request_once(records_per_request: int) -> None:
+@pytest.mark.parametrize(("records_per_request", "never_sleeps"), [(1, False), (20, False), (20, True)])
+def test_given_the_stub_when_the_client_runs_then_it_sees_every_request_once(
+    records_per_request: int, never_sleeps: bool
+) -> None:
     batch = wire.batch_of(payloads.values(1_000, records_per_request))
     request, error_position = wire.produce_request("stub", 0, batch, 1), wire.produce_error_position("stub")
-    steady = Steady(requests_per_s=200, records_per_request=records_per_request, seconds=0.5)
+    steady = Steady(requests_per_s=200, records_per_request=records_per_request, seconds=0.5, never_sleeps=never_sleeps)
 
     with latency_stub("stub", batch) as address:
         arguments = (address, request, error_position, TOPIC_ID, 0, steady)
