@@ -41,7 +41,7 @@ def test_given_several_partitions_when_consumed_in_small_fetches_then_one_increm
         assert values == [b"%3d" % number * 300 for number in range(30)]
     session_log = java.driver.log_text()[log_before:]
     assert session_log.count("created a new incremental fetch session") <= 2  # the second closes the session
-    assert session_log.count("Built incremental fetch (sessionId=") >= 3
+    assert session_log.count("Built incremental fetch (sessionId=") >= 3, java.driver.log_text()
     assert "FetchSessionTopicIdError" not in session_log and "INVALID_FETCH_SESSION" not in session_log
 
 
