@@ -41,8 +41,22 @@ def test_given_several_partitions_when_consumed_in_small_fetches_then_one_increm
         assert values == [b"%3d" % number * 300 for number in range(30)]
     session_log = java.driver.log_text()[log_before:]
     assert session_log.count("created a new incremental fetch session") <= 2  # the second closes the session
-    assert session_log.count("Built incremental fetch (sessionId=") >= 3, java.driver.log_text()
+    assert session_log.count("Built incremental fetch (sessionId=") >= 3
     assert "FetchSessionTopicIdError" not in session_log and "INVALID_FETCH_SESSION" not in session_log
+
+
+def test_given_a_driver_that_runs_a_tool_first_when_a_client_comes_then_it_logs_where_it_can_be_read(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    with JavaDriver(tmp_path / "driver.log") as driver:
+        client = JavaClient(broker.bootstrap, driver)
+        words = ["--bootstrap-server", broker.bootstrap, "--list"]
+
+        driver.call("run_tool", tool="org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", arguments=words)
+        client.produce(topic, [Message(b"a")], partition=0)
+        client.call("consume", topic=topic, positions={0: 0}, count=1, config={})
+
+        assert "Built full fetch" in driver.log_text()
 
 
 def test_given_records_when_offsets_are_listed_then_each_spec_names_its_offset(

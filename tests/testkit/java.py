@@ -60,8 +60,7 @@ class JavaDriver:
 
     def __init__(self, log_path: Path) -> None:
         self.log_path = log_path
-        # Now and then, under load, a driver logs nothing at all: log4j is to say how it has started.
-        options = ["-Xmx256m", "-Dlog4j2.debug=true", "-Dtest.log.level=WARN", "-Dtest.session.log.level=DEBUG"]
+        options = ["-Xmx256m", "-Dtest.log.level=WARN", "-Dtest.session.log.level=DEBUG"]
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [*java_command(*options), "-cp", CLASS_PATH, "Driver"],

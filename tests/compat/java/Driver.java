@@ -1,6 +1,7 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import org.slf4j.LoggerFactory;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -27,6 +28,8 @@ public final class Driver {
     private static final Map<String, Command> COMMANDS = new HashMap<>();
 
     public static void main(String[] unused) throws Exception {
+        // Now, and not within a tool whose standard error is caught: logging keeps the stream that it begins with.
+        LoggerFactory.getLogger(Driver.class);
         DataCommands.register(COMMANDS);
         AdminCommands.register(COMMANDS);
         RecordCommands.register(COMMANDS);
