@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from bench.open_loop import WARM_UP_S
+from bench.open_loop import WARM_UP_S, patience_s
 from bench.replay import Replayed
 
 RECEIVE_BYTES = 1 << 20
@@ -95,8 +95,7 @@ class OpenLoop:
         started = time.perf_counter()
         while len(self._latencies_ms) < count or acknowledged < count:
             next_due = started + (sent / rate_per_s if sent < count else count / rate_per_s + STALL_S)
-            pause_s = max(0.0, next_due - time.perf_counter())
-            readable, _, _ = select.select((self._consumer, self._publisher), (), (), pause_s)
+            readable, _, _ = select.select((self._consumer, self._publisher), (), (), patience_s(next_due))
             if self._consumer in readable:
                 self._delivered(delivered_in(receive(self._consumer)))
             if self._publisher in readable:

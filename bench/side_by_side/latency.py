@@ -13,7 +13,6 @@ from bench.open_loop import open_loop_latencies_ms
 from bench.payloads import values
 from bench.percentiles import latency_figures
 from bench.raw_produce import ACKS_ALL, Produce, first_success, produce_exchanges
-from bench.side_by_side.cores import Cores
 from bench.side_by_side.laboratory import Laboratory
 from bench.side_by_side.latency_client import Steady, end_to_end_latencies_ms
 from bench.side_by_side.latency_stub import TOPIC_ID, latency_stub
@@ -39,14 +38,9 @@ class EndToEnd:
     def records_per_request(self) -> int:
         return self.messages_per_s // self.requests_per_s
 
-    def steady(self, cores: Cores) -> Steady:
-        return Steady(
-            self.requests_per_s,
-            self.records_per_request,
-            self.seconds,
-            self.consumers_count,
-            never_sleeps=cores.is_pinned,
-        )
+    @property
+    def steady(self) -> Steady:
+        return Steady(self.requests_per_s, self.records_per_request, self.seconds, self.consumers_count)
 
     def batch(self) -> wire.Batch:
         return wire.batch_of(values(VALUE_BYTES, self.records_per_request))
@@ -66,7 +60,7 @@ def _end_to_end_alone(laboratory: Laboratory, load: EndToEnd) -> Figures:
     topic, batch = laboratory.topic("end-to-end"), load.batch()
     with latency_stub(topic, batch, laboratory.cores.broker) as address:
         request, error_position = wire.produce_request(topic, 0, batch, load.acks), wire.produce_error_position(topic)
-        arguments = (address, request, error_position, TOPIC_ID, 0, load.steady(laboratory.cores))
+        arguments = (address, request, error_position, TOPIC_ID, 0, load.steady)
         return latency_figures(in_own_process(end_to_end_latencies_ms, *arguments))
 
 
@@ -76,7 +70,7 @@ def _end_to_end_once(broker: BrokerProcess, laboratory: Laboratory, load: EndToE
     request, error_position = wire.produce_request(topic, 0, batch, load.acks), wire.produce_error_position(topic)
     with socket.create_connection(broker.address) as connection:
         first_success(connection, request, error_position)
-    arguments = (broker.address, request, error_position, topic_id, batch.records_count, load.steady(laboratory.cores))
+    arguments = (broker.address, request, error_position, topic_id, batch.records_count, load.steady)
     latencies = in_own_process(end_to_end_latencies_ms, *arguments)
     brokers.delete_topic(broker, topic)
     return latency_figures(latencies)

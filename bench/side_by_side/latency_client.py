@@ -4,8 +4,7 @@ A message's latency counts from the moment it was due, whatever the broker did m
 Requests are due at equal intervals, a thousand a second at most: at a higher rate each brings several messages. Every
 consumer has one fetch waiting at the broker all the time.
 
-With a core for itself the client never sleeps. To be woken by another core of a virtual machine takes longer than a
-broker needs for a record: a client that sleeps measures that, twice for each message, whatever it talks to.
+With a core for itself the client never sleeps (`patience_s`).
 """
 
 import gc
@@ -16,6 +15,7 @@ import time
 from dataclasses import dataclass
 
 from bench import wire
+from bench.open_loop import patience_s
 
 WARM_UP_S = 1.0
 STALL_S = 30
@@ -34,7 +34,6 @@ class Steady:
     records_per_request: int
     seconds: float
     consumers_count: int = 1
-    never_sleeps: bool = False
 
 
 def end_to_end_latencies_ms(
@@ -52,8 +51,7 @@ def end_to_end_latencies_ms(
     while any(each.records_seen(offset) < count * steady.records_per_request for each in consumers):
         end = started + count / steady.requests_per_s + STALL_S
         next_due = started + sent / steady.requests_per_s if sent < count else end
-        patience_s = 0.0 if steady.never_sleeps else max(0.0, next_due - time.perf_counter())
-        readable, _, _ = select.select(by_descriptor, (), (), patience_s)
+        readable, _, _ = select.select(by_descriptor, (), (), patience_s(next_due))
         for descriptor in readable:
             for seen in by_descriptor[descriptor].receive(offset, steady.records_per_request):
                 if seen >= due_from:
